@@ -16,7 +16,6 @@ from coil.crd.builtin import NAMESPACES
 from coil.kube.client import KubeClient
 from coil.kube.collection import Collection
 from coil.kube.errors import ForbiddenError
-from coil.reconcile.backoff import Backoff
 from coil.reconcile.informer import Informer, InformerMetrics
 from integration.apiserver.config_map import CONFIG_MAPS, ConfigMap
 from integration.apiserver.relay import Relay, relaying
@@ -25,7 +24,8 @@ from integration.cluster.control_plane import ControlPlane
 pytestmark = pytest.mark.apiserver
 
 GUARD_SECONDS = 60.0
-QUICK = Backoff(base=0.05, cap=0.5)
+HASTE = 0.1
+"""Of each pause, what is waited for."""
 
 
 class Follower:
@@ -37,7 +37,6 @@ class Follower:
             collection,
             log=structlog.get_logger(),
             metrics=InformerMetrics(self.registry),
-            backoff=QUICK,
             sleep=self._sleep,
             indexers={"data": lambda item: item.data},
         )
@@ -61,7 +60,7 @@ class Follower:
 
     async def _sleep(self, delay: float) -> None:
         self._poke.set()
-        await asyncio.sleep(delay)
+        await asyncio.sleep(delay * HASTE)
 
     async def until(self, reached: Callable[[], bool]) -> None:
         async with asyncio.timeout(GUARD_SECONDS):

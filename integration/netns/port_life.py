@@ -35,7 +35,8 @@ from coild.neutron.neutron_ipam import NeutronDeps, NeutronIpam
 from coild.pods.engine import PodEngine
 from coild.settings import Settings
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
-from tests.coild.neutron.port_node import NODE, PodCache, handoff
+from tests.coil.reconcile.memory_cache import MemoryCache
+from tests.coild.neutron.port_node import NODE, handoff
 from tests.coild.scene import ListRecorder
 
 TYPE = "switch"
@@ -83,7 +84,7 @@ class PortLife:
                 annotations={ANNOTATION_PORT: render_handoff(port)},
             )
             api.put(PODS, Pod(metadata=metadata, spec=PodSpec(node_name=NODE)))
-        pods = PodCache(api, PODS)
+        pods = MemoryCache(api, PODS)
         pods.look()
         self.journal = PortJournal(JournalFile(folder / "journal", log=LOG))
         self.ipam = NeutronIpam(

@@ -68,6 +68,10 @@ class UnavailableError(ApiError):
     """Network trouble, 429, 5xx, or an answer nobody can read: worth trying again after a while."""
 
 
+class NotServedError(UnavailableError):
+    """404 without a Status document: the API server has no such group or version, or somebody else has answered."""
+
+
 EXCERPT_BYTES = 200
 
 
@@ -93,6 +97,10 @@ class Status(Struct, frozen=True, kw_only=True):
 _NAMESPACE_TERMINATING = "NamespaceTerminating"
 """A cause, as k8s.io/api/core/v1 has it (`NamespaceTerminatingCause`)."""
 
+_WITHOUT_STATUS: dict[int, type[ApiError]] = {
+    HTTPStatus.UNAUTHORIZED: UnauthorizedError,
+    HTTPStatus.NOT_FOUND: NotServedError,
+}
 _DECODER = msgspec.json.Decoder(Status)
 _BY_CODE: dict[int, type[ApiError]] = {
     HTTPStatus.UNAUTHORIZED: UnauthorizedError,
@@ -117,8 +125,7 @@ def parse_error(code: int, body: bytes, *, what: str, retry_after: str = "") -> 
         status = Status()
     if status.kind == "Status":
         return error_of(status, code=code, what=what, retry_after=_seconds(retry_after))
-    kind = UnauthorizedError if code == HTTPStatus.UNAUTHORIZED else UnavailableError
-    return kind(
+    return _WITHOUT_STATUS.get(code, UnavailableError)(
         f"{what}: HTTP {code} without a Status document: {excerpt(body)}",
         status=code,
         retry_after=_seconds(retry_after),

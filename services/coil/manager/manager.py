@@ -83,7 +83,13 @@ class Manager:
         metrics = self._informer_metrics.named(name)
         label = name or source.resource.plural
         informer = Informer(
-            source, log=self._log, metrics=metrics, indexers=indexers, clock=self._clock, random=self._random
+            source,
+            log=self._log,
+            metrics=metrics,
+            indexers=indexers,
+            optional=optional,
+            clock=self._clock,
+            random=self._random,
         )
         self._process.add_readiness(label, partial(describe_unsynced, informer, optional=optional))
         self._process.spawn(label, informer.run())

@@ -11,8 +11,8 @@ time, because state from an earlier term is out of date: other replicas have wri
 Order, within a term:
 * a derived index (`Term.subscribe`) is subscribed during the setup, synced cache or not; so it has heard of every
   event before any controller's watch hears of it;
-* a controller is opened once each cache that it watches or needs is synced. A kind that is not served holds up the
-  controllers that need it and nobody else;
+* a controller is opened once each cache that it watches or needs is synced, but for optional ones. A kind that is not
+  served holds up the controllers that need it and nobody else;
 * opened, its watches hear of all objects that are there, as (None, new), then its workers begin;
 * all controllers that can be opened at the beginning are, before the first worker of any of them runs;
 * what arrives by a channel, or by `enqueue`, before a controller is opened waits in its queue.
@@ -178,13 +178,15 @@ class TermController:
         self._resyncs: list[_Resync] = []
         self._opened = False
 
-    def watch(self, cache: Cache[T], keys_of: KeysOf[T], *, batch_window: float = 0.0) -> None:
+    def watch(self, cache: Cache[T], keys_of: KeysOf[T], *, batch_window: float = 0.0, optional: bool = False) -> None:
         """Reconcile the keys that `keys_of(old, new)` names for each change, present objects included.
 
-        With `batch_window`, that many seconds after the first of several changes. See `Controller.watch`.
+        With `batch_window`, that many seconds after the first of several changes. See `Controller.watch`. An `optional`
+        cache does not hold up the controller: `reconcile` may find it not synced, and has to look.
         """
         self._watches.append(_Watch(cache, keys_of, batch_window))
-        self.needs(cache)
+        if not optional:
+            self.needs(cache)
 
     def needs(self, *caches: Cache[Any]) -> None:
         """Do not open before these are synced: caches that `reconcile`, or an index that it uses, reads unwatched."""

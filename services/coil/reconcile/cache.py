@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.kube.errors import ApiError, NotFoundError
+from coil.kube.errors import ApiError, NotFoundError, NotServedError
 
 T = TypeVar("T")
 
@@ -72,11 +72,16 @@ async def wait_synced(caches: Iterable[Cache[Any]], *, log: FilteringBoundLogger
                 log.warning("waiting for the API server", error=str(error))
 
 
+def is_unserved(error: ApiError | None) -> bool:
+    """Whether the API server has said that it does not serve the kind."""
+    return isinstance(error, NotFoundError | NotServedError)
+
+
 def describe_unsynced(cache: Cache[Any], *, optional: bool = False) -> str | None:
     """A readiness check: None for a synced cache, otherwise why it is not.
 
     An optional kind may not be served, because its CRD is not installed: that does not count against the process.
     """
-    if cache.synced or (optional and isinstance(cache.last_error, NotFoundError)):
+    if cache.synced or (optional and is_unserved(cache.last_error)):
         return None
     return f"not listed yet: {cache.last_error or 'no answer'}"

@@ -41,7 +41,7 @@ from coil.kube.collection import Page
 from coil.kube.errors import ApiError, GoneError, InvalidError, UnavailableError
 from coil.kube.watch import Bookmark, Deleted, WatchEvent
 from coil.reconcile.backoff import Backoff, Outcome, Step, Verdict, WatchBackoff
-from coil.reconcile.cache import Listener
+from coil.reconcile.cache import Listener, is_unserved
 from coil.reconcile.store import Indexer, Store
 
 
@@ -122,6 +122,8 @@ class InterruptedListError(UnavailableError):
 class Informer(Generic[T]):
     """Run `run()` in one task; everything else is synchronous and may be called from the same event loop.
 
+    Of an `optional` kind it is not worth a warning that the API server does not serve it.
+
     `clock` gives monotonic seconds, `random` [0, 1), `sleep` waits; they are arguments for tests to replace.
     """
 
@@ -132,17 +134,18 @@ class Informer(Generic[T]):
         log: FilteringBoundLogger,
         metrics: InformerMetrics,
         indexers: Mapping[str, Indexer[T]] | None = None,
-        backoff: Backoff = RETRY_BACKOFF,
+        optional: bool = False,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         resource = self._name = metrics.name or source.resource.plural
         self._source = source
+        self._optional = optional
         self._log = log.bind(resource=resource)
         self._store: Store[T] = Store(indexers or {})
         self._listeners: list[Listener[T]] = []
-        self._watch_backoff = WatchBackoff(backoff, random)
+        self._watch_backoff = WatchBackoff(RETRY_BACKOFF, random)
         self._clock = clock
         self._sleep = sleep
         self._version = ""  # where the next watch resumes; "": nowhere, list
@@ -372,8 +375,13 @@ class Informer(Generic[T]):
         fault = outcome.fault or EmptyWatchError(f"the watch ended after {outcome.lived:.1f} s")
         self._last_error = fault
         self._failures.labels(self._name, type(fault).__name__).inc()
-        # An expired place is the API server's daily business; anything else somebody should see.
-        report = self._log.info if isinstance(fault, GoneError) else self._log.warning
+        # An expired place is the API server's daily business, and an optional kind may never be served; anything else
+        # somebody should see.
+        report = self._log.warning
+        if isinstance(fault, GoneError):
+            report = self._log.info
+        elif self._optional and is_unserved(fault):
+            report = self._log.info if self._watch_backoff.failures == 1 else self._log.debug
         report(
             "interrupted",
             error=str(fault),

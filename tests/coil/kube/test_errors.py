@@ -11,6 +11,7 @@ from coil.kube.errors import (
     InvalidError,
     NamespaceTerminatingError,
     NotFoundError,
+    NotServedError,
     UnauthorizedError,
     UnavailableError,
     parse_error,
@@ -59,12 +60,18 @@ def test_a_namespace_that_goes_is_no_missing_right(causes: list[dict[str, str]],
     assert type(parse_error(403, body, what="POST /x")) is kind
 
 
-@pytest.mark.parametrize("code", [302, 400, 403, 404, 409, 410, 422, 500, 502])
+@pytest.mark.parametrize("code", [302, 400, 403, 409, 410, 422, 500, 502])
 @pytest.mark.parametrize("body", [b"", b"404 page not found", b"<html>\xff</html>", b"{}", b"[]", b"null"])
 def test_nothing_is_concluded_from_a_body_that_is_no_status(code: int, body: bytes) -> None:
     error = parse_error(code, body, what="GET /x")
     assert type(error) is UnavailableError
     assert error.status == code
+
+
+def test_of_a_404_without_a_status_no_object_is_taken_to_be_gone() -> None:
+    error = parse_error(404, b"404 page not found\n", what="GET /apis/x/v1/things")
+    assert type(error) is NotServedError
+    assert isinstance(error, UnavailableError)
 
 
 def test_a_refused_credential_is_known_without_a_status() -> None:

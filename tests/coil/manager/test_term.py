@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coil.kube.errors import ConflictError, NotFoundError, UnavailableError
+from coil.kube.errors import ApiError, ConflictError, NotFoundError, NotServedError, UnavailableError
 from coil.manager.term import Channel, Term
 from coil.reconcile.controller import DONE, RequeueAfter, Result
 from tests.coil.kube.thing import Thing
@@ -100,9 +100,10 @@ def test_a_term_that_ends_before_a_cache_is_synced_leaves_nothing() -> None:
     play(script)
 
 
-def test_a_kind_that_is_not_served_blocks_nobody_who_does_not_need_it() -> None:
+@pytest.mark.parametrize("kind", [NotFoundError, NotServedError])
+def test_a_kind_that_is_not_served_blocks_nobody_who_does_not_need_it(kind: type[ApiError]) -> None:
     async def script(bench: Bench) -> None:
-        missing = MemorySource("missing", fault=NotFoundError("the server could not find it", status=404))
+        missing = MemorySource("missing", fault=kind("the server could not find it", status=404))
         missing.put("m")
         first = bench.manager.cache(source("things", "a"))
         second = bench.manager.cache(missing, optional=True)
@@ -116,6 +117,30 @@ def test_a_kind_that_is_not_served_blocks_nobody_who_does_not_need_it() -> None:
         missing.answer()  # its CRD was installed
         await asyncio.sleep(60)
         assert calls[1:] == [("missing", "m")]
+
+    play(script)
+
+
+def test_an_optional_watch_holds_up_nobody() -> None:
+    async def script(bench: Bench) -> None:
+        missing = MemorySource("missing", fault=NotServedError("404 page not found", status=404))
+        missing.put("m")
+        first = bench.manager.cache(source("things", "a"))
+        second = bench.manager.cache(missing, optional=True)
+        calls: list[tuple[str, str]] = []
+
+        def setup(term: Term) -> None:
+            controller = term.controller("thing", Recorder("thing", first, calls).reconcile)
+            controller.watch(first, names)
+            controller.watch(second, names, optional=True)
+
+        bench.manager.each_term(setup)
+        await bench.manager.start()
+        await asyncio.sleep(100)
+        assert calls == [("thing", "a")]
+        missing.answer()
+        await asyncio.sleep(60)
+        assert calls[1:] == [("thing", "m")]
 
     play(script)
 

@@ -21,7 +21,9 @@ Change = tuple[Thing | None, Thing | None]
 class Follower:
     """The informer, its notifications, and the pauses it made. Sleeping takes no time and moves the clock."""
 
-    def __init__(self, source: ListerWatcher[Thing], *, indexers: Mapping[str, Indexer[Thing]]) -> None:
+    def __init__(
+        self, source: ListerWatcher[Thing], *, indexers: Mapping[str, Indexer[Thing]], optional: bool = False
+    ) -> None:
         self.now = 1000.0
         self.pauses: list[float] = []
         self.changes: list[Change] = []
@@ -33,6 +35,7 @@ class Follower:
             log=structlog.wrap_logger(None, processors=[self.logged]),
             metrics=InformerMetrics(self.registry),
             indexers=indexers,
+            optional=optional,
             clock=lambda: self.now,
             random=lambda: 0.0,  # no jitter: each delay is the longest it can be
             sleep=self._sleep,
@@ -93,10 +96,10 @@ def paged(collection: Collection[Thing]) -> Collection[Thing]:
 
 @asynccontextmanager
 async def following(
-    source: ListerWatcher[Thing], *, indexers: Mapping[str, Indexer[Thing]] | None = None
+    source: ListerWatcher[Thing], *, indexers: Mapping[str, Indexer[Thing]] | None = None, optional: bool = False
 ) -> AsyncIterator[Follower]:
     """Run an informer over `source` for the time of the block; a fault of `run` is raised at its end."""
-    follower = Follower(source, indexers=indexers or {})
+    follower = Follower(source, indexers=indexers or {}, optional=optional)
     running = asyncio.create_task(follower.informer.run())
     try:
         yield follower

@@ -22,6 +22,9 @@ class MemoryCache(Generic[T]):
         self._api = api
         self._resource = resource
         self._indexers = indexers or {}
+        self.synced = True
+        self.last_error: ApiError | None = None
+        """A test may have it otherwise."""
         self._objects: dict[str, T] = {}
         self._listeners: list[Callable[[T | None, T | None], None]] = []
 
@@ -41,14 +44,6 @@ class MemoryCache(Generic[T]):
 
     def unsubscribe(self, listener: Callable[[T | None, T | None], None], /) -> None:
         self._listeners.remove(listener)
-
-    @property
-    def synced(self) -> bool:
-        return True
-
-    @property
-    def last_error(self) -> ApiError | None:
-        return None
 
     async def wait_synced(self, timeout: float) -> None:
         pass

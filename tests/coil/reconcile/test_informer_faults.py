@@ -323,6 +323,24 @@ async def test_a_missing_permission_is_reported_and_healed(
         assert follower.told() == ["+a"]
 
 
+@pytest.mark.parametrize(
+    "answer", [page(404, b"404 page not found"), fail(404, reason="NotFound")], ids=["no such group", "no such kind"]
+)
+async def test_an_optional_kind_that_is_not_served_is_no_reason_for_warnings(
+    answer: Answer, server: FaultyServer, collection: Collection[Thing]
+) -> None:
+    server.script(*[answer] * 2, fail(503), *[answer] * 2)
+    async with following(collection, optional=True) as follower:
+        await follower.informer.wait_synced(10)
+        assert [entry["log_level"] for entry in follower.logged.entries][:5] == [
+            "info",
+            "debug",
+            "warning",
+            "debug",
+            "debug",
+        ]
+
+
 async def test_an_event_that_comes_again_is_not_told_again(
     things: ServedThings, server: FaultyServer, collection: Collection[Thing]
 ) -> None:

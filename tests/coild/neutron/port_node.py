@@ -18,7 +18,6 @@ from coil.crd.builtin import PODS, Pod, PodSpec
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
 from coil.kernel.link import MacAddress
-from coil.kube.errors import ApiError
 from coil.neutron.handoff import ANNOTATION_PORT, Handoff, PortAddress, render_handoff
 from coil.neutron.port_rules import RuleSet
 from coil.neutron.resource import NetworkId, PortId, ProjectId
@@ -152,21 +151,6 @@ class MemoryBinding:
         await self.gate("unbound")
 
 
-class PodCache(MemoryCache[Pod]):
-    """With an API server that may be silent."""
-
-    trouble: ApiError | None = None
-    listed = True
-
-    @property
-    def synced(self) -> bool:
-        return self.listed
-
-    @property
-    def last_error(self) -> ApiError | None:
-        return self.trouble
-
-
 class PortNode(SourceNode):
     """A process is a whole life of the source; `kill` ends it between two steps."""
 
@@ -195,7 +179,7 @@ class PortNode(SourceNode):
         self.killed, self.steps, self.kill_at = False, 0, 0
         # As `HostNetwork` does when it is entered.
         self.kernel.veths = {name: veth for name, veth in self.kernel.veths.items() if veth.stage is Stage.WHOLE}
-        self.cache = PodCache(self.api, PODS)
+        self.cache = MemoryCache[Pod](self.api, PODS)
         self.cache.look()
         self.binding = MemoryBinding(self.neutron, self._bind_step)
         self.journal = PortJournal(JournalFile(self.path, log=LOG))

@@ -115,7 +115,7 @@ async def test_after_a_reboot_all_is_unplugged_without_an_api_server(node: PortN
         await node.add(container)
     node.api.objects.clear()
     await node.reboot()
-    node.cache.trouble, node.cache.listed = UnavailableError("away"), False
+    node.cache.synced, node.cache.last_error = False, UnavailableError("away")
     await settled()
     assert node.remains == []
 
@@ -125,7 +125,7 @@ async def test_a_del_after_a_restart_needs_no_api_server(node: PortNode) -> None
     await node.kill()
     node.api.objects.clear()
     await node.start()
-    node.cache.trouble, node.cache.listed = UnavailableError("away"), False
+    node.cache.synced, node.cache.last_error = False, UnavailableError("away")
     await all_are_deleted(node)
 
 

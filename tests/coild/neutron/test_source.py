@@ -205,7 +205,7 @@ async def test_pods_that_cannot_be_watched_are_told(
     node: PortNode, error: ApiError | None, kind: type[Exception]
 ) -> None:
     node.annotate("c1", "")
-    node.cache.trouble, node.cache.listed = error, False
+    node.cache.synced, node.cache.last_error = False, error
     with pytest.raises(kind, match=str(error) if error else "cannot be watched: no answer yet"):
         await node.add("c1")
     assert node.remains == []
@@ -213,7 +213,7 @@ async def test_pods_that_cannot_be_watched_are_told(
 
 async def test_what_is_known_is_enough_while_the_api_server_is_silent(node: PortNode) -> None:
     node.annotate("c1")
-    node.cache.trouble = UnavailableError("gone")
+    node.cache.last_error = UnavailableError("gone")
     await node.add("c1")
 
 
