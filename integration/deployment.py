@@ -19,7 +19,7 @@ from integration.cluster.address import free_port
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import Process
-from integration.helm.chart import CHART, Document, render
+from integration.helm.chart import CHART, NAMESPACE, Document, render
 from integration.patience import wait_until
 from integration.plugin.executable import plugin_executable
 
@@ -43,6 +43,9 @@ WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigur
 EGRESS_WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-egress-controller"
 POOLS_PATH = "/apis/coil.cybozu.com/v2/addresspools"
 EGRESSES_PATH = "/apis/coil.cybozu.com/v2/namespaces/default/egresses"
+CLUSTER_NETWORKS_PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps/coil-cluster-networks"
+CLUSTER_NETWORKS_FLAG = f"--cluster-networks={NAMESPACE}/coil-cluster-networks"
+"""As the chart has it for all that write or read this ConfigMap."""
 COILD_HEALTH_PORT = 9385
 START_SECONDS = 120.0
 INSTALL_SECONDS = 180.0
@@ -247,6 +250,11 @@ def egress_controller_command(
         f"--egress-image={image}",
         *flags,
     ]
+
+
+def apply_cluster_networks(plane: ControlPlane) -> None:
+    """The ConfigMap that a controller with CLUSTER_NETWORKS_FLAG fills in. Idempotent."""
+    apply(plane, *(document for document in render() if document["kind"] == "ConfigMap"))
 
 
 def egress_agent_command(plane: ControlPlane, *, namespace: str, flags: Sequence[str] = ()) -> list[str]:

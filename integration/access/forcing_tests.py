@@ -29,6 +29,7 @@ _RAVEN = "integration/neutron/test_raven.py"
 _LOAD_BALANCERS = "integration/neutron/test_services.py::test_a_service_from_its_beginning_to_its_end"
 _RAVEN_LISTS = "integration/neutron/test_list_in_pages.py::test_coil_raven"
 
+_FOREIGN_NETWORKS = f"{_EGRESS}::test_networks_of_other_programs_are_found"
 _MISSING_EGRESS = f"{_EGRESS_CLIENT}::test_a_pod_whose_egress_is_missing_or_invalid_waits_until_it_is_mended"
 _TOLD_CLIENTS = f"{_EGRESS_CLIENT}::test_router_pods_are_told_of_clients_while_these_are_attached"
 _PATCHED_EVENT = f"{_API}/test_event_recorder.py::test_an_event_that_is_repeated_is_patched"
@@ -139,11 +140,21 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
     ),
     _keys(
         "coil-egress-node",
+        f"Role coild-cluster-networks in {NAMESPACE}",
+        {"list, watch configmaps": f"{_LISTS}::test_the_agent_of_a_node"},
+    ),
+    _keys(
+        "coil-egress-node",
         f"Role coil-egress-node in {_EIP_LEASES}",
         {
             f"get, create leases.{COORDINATION}": _PLANNED_MOVE,
             f"update leases.{COORDINATION}": "integration/eip/test_change.py::test_a_gateway_node_renews_its_lease",
         },
+    ),
+    _keys(
+        "coil-egress-controller",
+        "Role coil-egress-controller-cluster-networks in kube-system",
+        {"list, watch configmaps": _FOREIGN_NETWORKS},
     ),
     _keys(
         "coil-egress-controller",
@@ -173,6 +184,8 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             "list, watch nodes": f"{_LISTS}::test_the_egress_controller",
             f"list, watch addresspools.{COIL}": f"{_LISTS}::test_the_egress_controller",
             "list, watch servicecidrs.networking.k8s.io": f"{_LISTS}::test_the_egress_controller",
+            "list, watch ippools.crd.projectcalico.org": _FOREIGN_NETWORKS,
+            "list, watch ciliumnodes.cilium.io": _FOREIGN_NETWORKS,
             "get nodes": _TUNNEL,
             "list, watch namespaces": f"{_LISTS}::test_the_egress_controller",
             "get namespaces": f"{_EIP_ADMISSION}::test_a_tenant_uses_only_gateways_that_let_its_namespace_in",

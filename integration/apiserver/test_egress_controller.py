@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 import pytest
 
-from coil.crd.resource import NamespacedName
 from integration.apiserver.egress_world import (
     IMAGE,
     STOP_TIMEOUT,
@@ -18,14 +17,19 @@ from integration.apiserver.egress_world import (
 )
 from integration.apiserver.test_rbac import COIL, access, answers
 from integration.cluster.control_plane import Controllers, ControlPlane, KubectlError
-from integration.deployment import apply, apply_chart, former_router_binding
-from integration.helm.chart import NAMESPACE, render
+from integration.deployment import (
+    CLUSTER_NETWORKS_FLAG,
+    CLUSTER_NETWORKS_PATH,
+    apply,
+    apply_chart,
+    apply_cluster_networks,
+    former_router_binding,
+)
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
 RESYNC = "--resync-interval=1s"
-NETWORKS = NamespacedName(NAMESPACE, "coil-cluster-networks")
 LABELS = {
     "app.kubernetes.io/name": "coil",
     "app.kubernetes.io/component": "egress",
@@ -40,11 +44,11 @@ def world() -> Iterator[EgressWorld]:
     """With the controllers of a whole cluster, and one egress-controller, which compares everything each second."""
     with ControlPlane.start(controllers=Controllers.RUNNING) as plane:
         apply_chart(plane)
-        apply(plane, *(each for each in render() if each["kind"] == "ConfigMap"))
+        apply_cluster_networks(plane)
         world = EgressWorld(plane)
         try:
             world.apply_egress(world.add_namespace(), **OLD)
-            world.start_replica(RESYNC, f"--cluster-networks={NETWORKS}", "--cluster-cidr=198.51.100.0/24")
+            world.start_replica(RESYNC, CLUSTER_NETWORKS_FLAG, "--cluster-cidr=198.51.100.0/24")
             yield world
             assert world.missing_rights() == []
             assert [line for line in world.replicas[0].lines() if "exception" in line] == []
@@ -467,13 +471,18 @@ def test_clients_that_no_coild_tells_of_are_told_to_router_pods(world: EgressWor
         world.plane.kubectl("delete", "node", "moved", "not-yet", "--ignore-not-found")
 
 
+def published(world: EgressWorld, key: str) -> list[str]:
+    """The networks that the ConfigMap of the cluster's networks has under that key."""
+    data = world.plane.read(CLUSTER_NETWORKS_PATH).get("data") or {}
+    return sorted(data.get(key, "").split())
+
+
 def test_nodes_and_router_pods_are_told_the_clusters_networks(world: EgressWorld, namespace: str) -> None:
     def excluded() -> list[str]:
         return sorted(world.get("egress", namespace).get("status", {}).get("clusterNetworks", []))
 
     def told() -> list[str]:
-        data = world.plane.read(f"/api/v1/namespaces/{NETWORKS.namespace}/configmaps/{NETWORKS.name}").get("data", {})
-        return sorted(data.get("networks", "").split())
+        return published(world, "networks")
 
     wait_until(lambda: "198.51.100.0/24" in told(), what="what only the flag names")
     world.apply_egress(namespace)
@@ -487,6 +496,74 @@ def test_nodes_and_router_pods_are_told_the_clusters_networks(world: EgressWorld
     becomes(excluded, told(), what="router pods are told the same")
     world.plane.kubectl("delete", "addresspool", "shared")
     becomes(told, before, what="a pool that is gone")
+
+
+def foreign_kind(group: str, version: str, kind: str) -> Document:
+    """A custom resource definition with that name, and no more of its program's than that."""
+    names = {"kind": kind, "plural": f"{kind.lower()}s"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names['plural']}.{group}"},
+        "spec": {"group": group, "names": names, "scope": "Cluster", "versions": versions},
+    }
+
+
+def test_networks_of_other_programs_are_found(world: EgressWorld) -> None:
+    """With the fields that Calico, Cilium, kubeadm and kube-proxy write; their kinds come after the controller."""
+    kinds = [
+        foreign_kind("crd.projectcalico.org", "v1", "IPPool"),
+        foreign_kind("cilium.io", "v2", "CiliumNode"),
+    ]
+    apply(world.plane, *kinds)
+    names = [f"crd/{kind['metadata']['name']}" for kind in kinds]
+    world.plane.kubectl("wait", "--for=condition=Established", "--timeout=180s", *names)
+    kubeadm = "networking:\n  podSubnet: 10.244.0.0/16,fd01::/48\n  serviceSubnet: 198.19.0.0/16\n"
+    configurations = {
+        "kubeadm-config": {"ClusterConfiguration": kubeadm},
+        "kube-proxy": {"config.conf": "clusterCIDR: 10.250.0.0/16\n"},
+        "cilium-config": {"cluster-pool-ipv4-cidr": "10.0.0.0/16"},
+    }
+    documents: list[Document] = [
+        {
+            "apiVersion": "crd.projectcalico.org/v1",
+            "kind": "IPPool",
+            "metadata": {"name": "pods"},
+            "spec": {"cidr": "192.168.0.0/16", "blockSize": 26, "ipipMode": "Always"},
+        },
+        {
+            "apiVersion": "cilium.io/v2",
+            "kind": "CiliumNode",
+            "metadata": {"name": "n1"},
+            "spec": {"ipam": {"podCIDRs": ["10.0.7.0/24", "10.1.7.0/24"]}},
+        },
+        *(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": name, "namespace": "kube-system"},
+                "data": data,
+            }
+            for name, data in configurations.items()
+        ),
+    ]
+    key = "pod-and-service-networks"
+    wait_until(lambda: "198.51.100.0/24" in published(world, key), what="what only the flag names")
+    before = published(world, key)
+    apply(world.plane, *documents)
+    found = ["10.0.7.0/24", "10.244.0.0/16", "10.250.0.0/16", "192.168.0.0/16", "fd01::/48"]
+    becomes(lambda: published(world, key), sorted([*before, *found]), what="all of these networks")
+    extra = json.dumps({"data": {"extra": "10.99.0.0/16"}})
+    world.kubectl("kube-system", "patch", "configmap", "coil-cluster-networks", "--type=merge", f"--patch={extra}")
+    becomes(lambda: published(world, key), sorted([*before, *found, "10.99.0.0/16"]), what="what was added by hand")
+    nothing = json.dumps({"data": {"extra": None}})
+    world.kubectl("kube-system", "patch", "configmap", "coil-cluster-networks", "--type=merge", f"--patch={nothing}")
+    for document in documents[2:]:
+        world.kubectl("kube-system", "delete", "configmap", document["metadata"]["name"])
+    world.plane.kubectl("delete", *names)
+    becomes(lambda: published(world, key), before, what="programs that are gone")
 
 
 def test_an_egress_that_goes_takes_everything_with_it_and_may_come_again(world: EgressWorld, namespace: str) -> None:

@@ -18,6 +18,7 @@ from integration.cluster.network import Network
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 from integration.deployment import (
+    CLUSTER_NETWORKS_FLAG,
     apply,
     apply_chart,
     bind_router_pods,
@@ -26,7 +27,6 @@ from integration.deployment import (
     grant_node_list,
     ipam_controller_command,
 )
-from integration.helm.chart import NAMESPACE
 from integration.metrics_page import await_followed, fetch_here
 
 pytestmark = pytest.mark.apiserver
@@ -35,7 +35,6 @@ LOCALHOST = IPv4Address("127.0.0.1")
 ROUTERS = "internet"
 COILD_METRICS, ROUTER_METRICS, NODE_AGENT_METRICS = 9384, 8080, 9398
 STOP_TIMEOUT = 60.0
-NETWORKS = f"--cluster-networks={NAMESPACE}/coil-cluster-networks"
 
 EIP = {"egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices"}
 
@@ -72,7 +71,7 @@ def test_coild(node: BareNode) -> None:
     pools = {"addressblocks", "blockrequests", "namespaces"}
     egress = {"egresses", "egressclientslices", "endpointslices", "pods", "services"}
     routes = {"addressblocks-of-all-nodes", "addresspools", "nodes"}
-    coild = node.start_coild("--route-sync", NETWORKS)
+    coild = node.start_coild("--route-sync", CLUSTER_NETWORKS_FLAG)
     with running(coild.process):
         await_followed(partial(node.fetch, COILD_METRICS, "/metrics"), pools | egress | routes | {"configmaps"})
 
@@ -88,12 +87,15 @@ def test_the_ipam_controller(paged: ControlPlane) -> None:
 def test_the_egress_controller(paged: ControlPlane) -> None:
     metrics = free_port(LOCALHOST, 9396)
     ports = (metrics, free_port(LOCALHOST, metrics + 1))
-    command = egress_controller_command(paged, ports=ports, image="example.invalid/coil:test", flags=[NETWORKS])
+    command = egress_controller_command(
+        paged, ports=ports, image="example.invalid/coil:test", flags=[CLUSTER_NETWORKS_FLAG]
+    )
     routers = {"egresses", "deployments", "services", "poddisruptionbudgets"}
     accounts = {"serviceaccounts", "rolebindings", "clusterrolebindings"}
     clients = {"egress-clients", "egressclientslices"}
     gateways = {"nodes", "namespaces", "pods", "leases"} | EIP
     networks = {"addresspools", "servicecidrs", "apiserver-service", "configmaps"}
+    networks |= {"kubeadm-config", "kube-proxy-config", "cilium-config"}
     with running(paged.workspace.spawn("paged-egress-controller", command)):
         await_followed(partial(fetch_here, metrics), routers | accounts | clients | gateways | networks)
 
@@ -119,6 +121,8 @@ def test_the_agent_of_a_node(node: BareNode) -> None:
         f"--kubeconfig={node.plane.kubeconfig_for('coil-egress-node')}",
         f"--node-name={node.name}",
         "--cluster-cidr=198.19.0.0/16",
+        CLUSTER_NETWORKS_FLAG,
     ]
     with running(node.spawn("paged-eip-agent", command)):
-        await_followed(partial(node.fetch, NODE_AGENT_METRICS, "/metrics"), EIP | {"nodes", "pods", "addresspools"})
+        others = {"nodes", "pods", "addresspools", "configmaps"}
+        await_followed(partial(node.fetch, NODE_AGENT_METRICS, "/metrics"), EIP | others)

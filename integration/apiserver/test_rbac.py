@@ -18,6 +18,7 @@ RBAC = "rbac.authorization.k8s.io"
 LEASE = "coil-ipam-controller"
 EIP_LEASES = "coil-eip-leases"
 EGRESS_CONTROLLER = "coil-egress-controller"
+CLUSTER_NETWORKS = "coil-cluster-networks"
 WEBHOOK_SECRET = "coil-ipam-controller-webhook"  # noqa: S105 (a name)
 WEBHOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
@@ -181,8 +182,19 @@ EGRESS_CONTROLLER_MAY = [
         for verb in ("get", "list", "watch", "create", "update")
     ),
     access("create", "authorization.k8s.io", "subjectaccessreviews"),
+    *(
+        access(verb, "", "configmaps", namespace="kube-system", name=name)
+        for verb in ("list", "watch")
+        for name in (CLUSTER_NETWORKS, "kubeadm-config", "kube-proxy", "cilium-config")
+    ),
+    access("patch", "", "configmaps", namespace="kube-system", name=CLUSTER_NETWORKS),
+    *(access(verb, "crd.projectcalico.org", "ippools") for verb in ("list", "watch")),
+    *(access(verb, "cilium.io", "ciliumnodes") for verb in ("list", "watch")),
 ]
 EGRESS_CONTROLLER_MAY_NOT = [
+    *(access(verb, "", "configmaps", namespace="kube-system") for verb in ("get", "list", "watch", "create", "delete")),
+    access("list", "", "configmaps", namespace="default", name="kubeadm-config"),
+    access("patch", "", "configmaps", namespace="kube-system", name="kubeadm-config"),
     *(access(verb, COIL, "egresses") for verb in ("create", "update", "patch", "delete")),
     *(
         access(verb, group, resource)
@@ -221,8 +233,14 @@ EGRESS_NODE_MAY = [
     *(access(verb, "", kind) for verb in ("list", "watch") for kind in ("nodes", "pods")),
     *(access(verb, COIL, "addresspools") for verb in ("list", "watch")),
     *(access(verb, LEASES, "leases", namespace=EIP_LEASES, name="coil-eip-n1") for verb in ("get", "create", "update")),
+    *(access(verb, "", "configmaps", namespace="kube-system", name=CLUSTER_NETWORKS) for verb in ("list", "watch")),
 ]
 EGRESS_NODE_MAY_NOT = [
+    *(access(verb, "", "configmaps", namespace="kube-system") for verb in ("get", "list", "watch")),
+    *(
+        access(verb, "", "configmaps", namespace="kube-system", name=CLUSTER_NETWORKS)
+        for verb in ("update", "patch", "delete")
+    ),
     *(access(verb, EIP, kind) for verb in ("create", "update", "patch", "delete") for kind in EIP_KINDS),
     *(access(verb, EIP, f"{kind}/status") for verb in ("update", "patch") for kind in PEOPLES_EIP_KINDS),
     *(access(verb, "", "nodes") for verb in ("create", "update", "patch", "delete")),

@@ -112,6 +112,8 @@ TROUBLESHOOTING: Final = (
 
 GATEWAY: Final = (
     Step("upgrade-to-eip", ["has been upgraded", "successfully rolled out"]),
+    Step("pod-and-service-networks", [r"^10\.101\.", r"^198\.19\."], waits=True),
+    Step("add-cluster-networks", ["configmap/coil-cluster-networks patched"]),
     Step("label-gateway-node", [f"node/{NODE} labeled"]),
     Step("egress-gateway", ["egressgateway.*/office created"]),
     Step("allow-namespace", ["namespace/shop labeled"]),

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
-from integration.deployment import apply, apply_chart
+from integration.deployment import apply, apply_chart, apply_cluster_networks
 from integration.eip.controllers import Controllers
 from integration.eip.description import Description
 
@@ -33,6 +33,7 @@ def start_with_controllers() -> Iterator[tuple[Description, Controllers]]:
         network = Network.create(workspace)
         plane = ControlPlane.start(workspace=workspace, address=network.host4)
         apply_chart(plane)
+        apply_cluster_networks(plane)
         plane.kubectl("wait", "--for=condition=Established", "--timeout=180s", *KINDS)
         for name in NAMESPACES:
             _make_namespace(plane, name)

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from integration.apiserver.egress_world import NAME, STOP_TIMEOUT, EgressReplica
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import Process
+from integration.deployment import CLUSTER_NETWORKS_FLAG
 from integration.patience import wait_until
 from integration.walk.recording import Recording
 
@@ -16,14 +17,14 @@ class Controllers:
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
-        self._first = EgressReplica(plane, NAME)
+        self._first = EgressReplica(plane, NAME, CLUSTER_NETWORKS_FLAG)
         self._second: EgressReplica | None = None
         self._first.service.wait_ready()
 
     @contextmanager
     def pair(self) -> Iterator["Controllers"]:
         """A second one as long as the block lasts; after it the first is there again, whatever has happened to it."""
-        self._second = self._second or EgressReplica(self.plane, f"{NAME}-2")
+        self._second = self._second or EgressReplica(self.plane, f"{NAME}-2", CLUSTER_NETWORKS_FLAG)
         try:
             self.restore()
             yield self
@@ -36,7 +37,7 @@ class Controllers:
     def traced(self, recording: Recording) -> Iterator[Process]:
         """One whose calls are noted, leading, in the place of the first as long as the block lasts."""
         self._first.service.process.stop(timeout=STOP_TIMEOUT)
-        replica = EgressReplica(self.plane, f"{NAME}-traced", recording=recording)
+        replica = EgressReplica(self.plane, f"{NAME}-traced", CLUSTER_NETWORKS_FLAG, recording=recording)
         try:
             replica.service.wait_ready()
             wait_until(replica.leads, what="the controller that is traced leads")

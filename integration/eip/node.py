@@ -19,7 +19,7 @@ from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.network import Namespaces, Network, run_command
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
-from integration.deployment import ready_probe
+from integration.deployment import CLUSTER_NETWORKS_FLAG, ready_probe
 from integration.egress.api import Api
 from integration.eip.description import Description
 from integration.eip.pod import GATEWAYS, Pod, pod_commands
@@ -153,6 +153,7 @@ class StageNode:
             f"--kubeconfig={self._description.agent_kubeconfig}",
             f"--node-name={self.name}",
             f"--cluster-cidr={','.join(SERVICES)}",
+            CLUSTER_NETWORKS_FLAG,
             RESYNC,
             *self._agent_flags,
         ]

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from integration.deployment import CLUSTER_NETWORKS_PATH
 from integration.egress.conversation import Conversation, Transfer, ask
 from integration.eip.flow import Dialogue
 from integration.eip.world import Gateway, World
@@ -46,6 +47,23 @@ def test_pods_and_nodes_are_reached_without_the_gateway(world: World, gateway: G
             world.await_seen(pod, policy.eip(family))
             assert ask(pod, peer, peer.addresses[family]) == pod.addresses[family]
             assert ask(pod, node, node.addresses[family]) == world.node("n3").addresses[family]
+
+
+def test_what_an_administrator_adds_to_the_clusters_networks(world: World, gateway: Gateway) -> None:
+    """It is nobody's egress traffic from then on, and again when it is taken out; no program starts anew."""
+    with ExitStack() as stack:
+        pod = stack.enter_context(world.pod("n3", app="added"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "added"}))
+        for family in (4, 6):
+            world.await_seen(pod, policy.eip(family))
+        extra = ", ".join(world.server.addresses.values())
+        stack.callback(world.api.patch, CLUSTER_NETWORKS_PATH, {"data": {"extra": None}})
+        world.api.patch(CLUSTER_NETWORKS_PATH, {"data": {"extra": extra}})
+        for address in world.node("n3").addresses.values():
+            world.await_seen(pod, address)
+        world.api.patch(CLUSTER_NETWORKS_PATH, {"data": {"extra": None}})
+        for family in (4, 6):
+            world.await_seen(pod, policy.eip(family))
 
 
 def test_nodes_with_strict_arp(world: World, gateway: Gateway) -> None:

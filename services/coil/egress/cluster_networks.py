@@ -1,19 +1,24 @@
-"""The cluster's own networks that are not private: what coil-egress-controller finds, and coild keeps out of tunnels.
+"""The cluster's own networks: what coil-egress-controller finds, and what is nobody's egress traffic.
 
-    Nodes, AddressPools, ServiceCIDRs, the Service of the API server, --cluster-cidr
-        ─► collect ─► render ─► ConfigMap ─► parse ─► ClientSpec.cluster
+    Nodes, AddressPools, ServiceCIDRs, the Service of the API server, --cluster-cidr,
+    Calico's IPPools, CiliumNodes, the configurations of kubeadm, kube-proxy and Cilium, the ConfigMap's key `extra`
+        ─► collect ─► render ─► ConfigMap ─► parse ─► coild: ClientSpec.cluster; EIP agents: what policies are not about
 
-One program looks for them, as each node would otherwise have to watch all Nodes. Private networks (RFC 1918, RFC 4193)
-stay outside tunnels anyway, so in most clusters there are none.
+One program looks for them, as each node would otherwise have to watch all Nodes. Of clients of Egresses, private
+networks (RFC 1918, RFC 4193) stay outside tunnels anyway, so for them there are mostly none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from ipaddress import collapse_addresses, ip_network
 from typing import Final
 
+import msgspec
+import msgspec.yaml
+
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node, Service, ServiceCidr
+from coil.crd.foreign_network import CalicoPool, CiliumNode
 from coil.egress.private_network import LINK_LOCAL_NETWORKS, is_private, is_within
 from coil.kernel.family import Family, IPNetwork
 
@@ -21,28 +26,52 @@ LARGEST_POD_CIDR: Final = {Family.IPV4: 16, Family.IPV6: 48}
 """Shortest prefixes of a node's pod CIDR that are believed. Where nobody has set it, a node can do so itself, and what
 is the cluster's own is reached with a client's own address.
 """
-NETWORKS = "networks"
-"""The key in the ConfigMap: one network on each line."""
+NETWORKS: Final = "networks"
+"""The key in the ConfigMap: one network on each line, none of them private."""
+POD_AND_SERVICE_NETWORKS: Final = "pod-and-service-networks"
+"""The same with private ones, without what Nodes name: of these, EgressTunnels tell the agents. So it is small and
+changes seldom, no matter how many nodes there are.
+"""
+EXTRA: Final = "extra"
+"""What an administrator writes there, at any time: networks of the cluster that no object names, between blanks, commas
+or ends of lines.
+"""
 
 
-def collect_cluster_networks(
+def collect_node_networks(nodes: Iterable[Node]) -> tuple[IPNetwork, ...]:
+    """The nodes' own addresses and pod CIDRs, none within another, sorted. Pod CIDRs that no node can need are passed
+    over, as is what is malformed.
+    """
+    found: list[IPNetwork] = []
+    for node in nodes:
+        found += map(ip_network, node.addresses())
+        found += _parse_pod_cidrs(node.spec.pod_cidrs)
+    return _collapse(network for network in found if not _is_link_local(network))
+
+
+def collect_pod_and_service_networks(
     *,
-    nodes: Iterable[Node] = (),
     pools: Iterable[AddressPool] = (),
     service_cidrs: Iterable[ServiceCidr] = (),
     services: Iterable[Service] = (),
+    calico_pools: Iterable[CalicoPool] = (),
+    cilium_nodes: Iterable[CiliumNode] = (),
+    cilium_pools: Iterable[str] = (),
+    configured: Iterable[str] = (),
     extra: Iterable[IPNetwork] = (),
 ) -> tuple[IPNetwork, ...]:
-    """All networks that these objects name and that are not private, none within another, sorted. What is malformed
-    is passed over: others report it. So are pod CIDRs that no node can need. `services` are those whose own addresses
-    count.
+    """All networks that these objects name, none within another, sorted. What is malformed is passed over: others
+    report it. So are link-local networks and networks of everything. `services` are those whose own addresses count,
+    `configured` are texts of configurations. CiliumNodes count within `cilium_pools` only, as every node's agent may
+    write all of them.
     """
-    texts: list[str | None] = []
+    texts: list[str | None] = [*configured]
     found: list[IPNetwork] = [*extra]
-    for node in nodes:
-        found += map(ip_network, node.addresses())
-        pods = _parse(node.spec.pod_cidrs)
-        found += (network for network in pods if network.prefixlen >= LARGEST_POD_CIDR[Family.of(network)])
+    cilium = tuple(_parse(cilium_pools))
+    for cilium_node in cilium_nodes:
+        pod_cidrs = _parse(cilium_node.spec.ipam.pod_cidrs)
+        found += (network for network in pod_cidrs if any(is_within(network, pool) for pool in cilium))
+    texts += (calico_pool.spec.cidr for calico_pool in calico_pools)
     for pool in pools:
         texts += [text for subnet in pool.spec.subnets for text in (subnet.ipv4, subnet.ipv6)]
     for service_cidr in service_cidrs:
@@ -50,17 +79,58 @@ def collect_cluster_networks(
     for service in services:
         texts += service.spec.cluster_ips  # "None" of a headless one
     found += _parse(texts)
-    return _collapse(network for network in found if not is_private(network) and not _is_link_local(network))
+    return _collapse(network for network in found if network.prefixlen and not _is_link_local(network))
 
 
-def render_cluster_networks(networks: Iterable[IPNetwork]) -> dict[str, str]:
+def render_cluster_networks(*, nodes: Iterable[IPNetwork], others: Collection[IPNetwork]) -> dict[str, str]:
     """The data of the ConfigMap."""
-    return {NETWORKS: "".join(f"{network}\n" for network in networks)}
+    public = _collapse(network for network in (*nodes, *others) if not is_private(network))
+    return {NETWORKS: _lines(public), POD_AND_SERVICE_NETWORKS: _lines(others)}
 
 
-def parse_cluster_networks(data: Mapping[str, str]) -> tuple[IPNetwork, ...]:
-    """The networks of a ConfigMap, sorted. A line that is no network is passed over."""
-    return _collapse(_parse(data.get(NETWORKS, "").split()))
+def parse_cluster_networks(data: Mapping[str, str], key: str = NETWORKS) -> tuple[IPNetwork, ...]:
+    """The networks under that key of a ConfigMap, sorted. A word that is no network is passed over."""
+    return _collapse(_parse(data.get(key, "").replace(",", " ").split()))
+
+
+def read_kubeadm(data: Mapping[str, str]) -> list[str]:
+    """The networks of pods and Services in the ConfigMap `kubeadm-config`, as texts."""
+    networking = _mapping(_mapping(_yaml(data.get("ClusterConfiguration", ""))).get("networking"))
+    return [text for key in ("podSubnet", "serviceSubnet") for text in _split(networking.get(key))]
+
+
+def read_kube_proxy(data: Mapping[str, str]) -> list[str]:
+    """The network of pods in the ConfigMap `kube-proxy`, as texts."""
+    return _split(_mapping(_yaml(data.get("config.conf", ""))).get("clusterCIDR"))
+
+
+def read_cilium(data: Mapping[str, str]) -> list[str]:
+    """The networks that Cilium divides among nodes, in the ConfigMap `cilium-config`, as texts."""
+    keys = ("cluster-pool-ipv4-cidr", "cluster-pool-ipv6-cidr")
+    return [text for key in keys for text in data.get(key, "").replace(",", " ").split()]
+
+
+def _lines(networks: Iterable[IPNetwork]) -> str:
+    return "".join(f"{network}\n" for network in networks)
+
+
+def _yaml(text: str) -> object:
+    try:
+        return msgspec.yaml.decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _split(value: object) -> list[str]:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else []
+
+
+def _parse_pod_cidrs(texts: Iterable[str]) -> Iterable[IPNetwork]:
+    return (network for network in _parse(texts) if network.prefixlen >= LARGEST_POD_CIDR[Family.of(network)])
 
 
 def _parse(texts: Iterable[str | None]) -> Iterable[IPNetwork]:

@@ -106,9 +106,9 @@ class ClusterNetworksSettings:
         "",
         parse=parse_optional_name,
         group=Group.EGRESS,
-        help="the ConfigMap in which coil-egress-controller tells the nodes which networks are the cluster's own, "
-        "beside the private ones: what clients of an Egress send there does not leave through it; coild and "
-        "coil-egress-controller must be told the same",
+        help="the ConfigMap in which coil-egress-controller tells the nodes which networks are the cluster's own: what "
+        "clients of an Egress, or pods of a policy without destinations, send there does not leave through a gateway; "
+        "all programs must be told the same",
     )
 
 

@@ -12,14 +12,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coil.crd.address_pool import AddressPool
-from coil.crd.builtin import Node
+from coil.crd.builtin import ConfigMap, Node
 from coil.crd.egress_gateway import EgressGateway, PolicyRef
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.names import LABEL_POLICY, NodeName
 from coil.crd.resource import Resource
-from coil.kernel.family import IPAddress
+from coil.egress.cluster_networks import (
+    POD_AND_SERVICE_NETWORKS,
+    collect_pod_and_service_networks,
+    parse_cluster_networks,
+)
+from coil.kernel.family import IPAddress, IPNetwork
 from coil.reconcile.cache import Cache
 from coil_egress_agent.eip.node_assignment import parse_address
 from coil_egress_agent.eip.node_pods import NodePods, PodsView
@@ -79,20 +84,24 @@ def source_nodes(slices: Iterable[EndpointSlice]) -> dict[IPAddress, NodeName]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches:
-    """Slices are indexed by their policy; `nodes` holds this node alone."""
+    """Slices are indexed by their policy; `nodes` holds this node alone, `cluster_networks` the ConfigMap in which the
+    controller tells the cluster's networks, or nothing where no such ConfigMap is named.
+    """
 
     gateways: Cache[EgressGateway]
     policies: Cache[EgressGatewayPolicy]
     slices: Cache[EndpointSlice]
     tunnels: Cache[EgressTunnel]
     pools: Cache[AddressPool]
+    cluster_networks: Cache[ConfigMap] | None = None
     nodes: Cache[Node]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`policies`, `pools` and `pods` are None where none has changed since the last snapshot; `slices` are those of
-    the policies of which any has, or which select other pods of this node than then.
+    """`policies`, `networks` and `pods` are None where none has changed since the last snapshot; `slices` are those of
+    the policies of which any has, or which select other pods of this node than then. `networks` are those of pools and
+    those that the controller has found.
     """
 
     gateways: tuple[EgressGateway, ...]
@@ -100,7 +109,7 @@ class Snapshot:
     own: EgressTunnel | None
     node: Node | None
     policies: tuple[EgressGatewayPolicy, ...] | None
-    pools: tuple[AddressPool, ...] | None
+    networks: frozenset[IPNetwork] | None
     slices: Mapping[PolicyRef, tuple[EndpointSlice, ...]]
     pods: PodsView | None
     tunnels_changed: bool
@@ -113,13 +122,25 @@ class ChangeTracker:
         self._caches = caches
         self._pods = pods
         self._node = node
-        self._tunnels = self._policies = self._pools = True
+        self._tunnels = self._policies = self._networks = True
         self._slices: set[PolicyRef] = set()
         self._pods_changed = True
         self._pods_view = PodsView()
         pods.on_change(self._note_pods)
         self.changed = asyncio.Event()
         self.changed.set()
+
+    def follow(self) -> None:
+        """Hear of every change in the caches from now on. Once."""
+        caches = self._caches
+        caches.gateways.subscribe(self.note_gateway)
+        caches.policies.subscribe(self.note_policy)
+        caches.slices.subscribe(self.note_slice)
+        caches.tunnels.subscribe(self.note_tunnel)
+        caches.pools.subscribe(self.note_pool)
+        caches.nodes.subscribe(self.note_node)
+        if caches.cluster_networks is not None:
+            caches.cluster_networks.subscribe(self.note_cluster_networks)
 
     def note_gateway(self, old: EgressGateway | None, new: EgressGateway | None) -> None:
         if old is None or new is None or (old.spec, old.status) != (new.spec, new.status):
@@ -150,7 +171,13 @@ class ChangeTracker:
 
     def note_pool(self, old: AddressPool | None, new: AddressPool | None) -> None:
         if old is None or new is None or old.spec.subnets != new.spec.subnets:
-            self._pools = True
+            self._networks = True
+            self.changed.set()
+
+    def note_cluster_networks(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        before, after = (None if each is None else each.data.get(POD_AND_SERVICE_NETWORKS) for each in (old, new))
+        if before != after:
+            self._networks = True
             self.changed.set()
 
     def note_node(self, old: Node | None, new: Node | None) -> None:
@@ -180,12 +207,12 @@ class ChangeTracker:
             own=self.own_tunnel(),
             node=caches.nodes.get(self._node),
             policies=tuple(caches.policies.items()) if self._policies else None,
-            pools=tuple(caches.pools.items()) if self._pools else None,
+            networks=self._take_networks() if self._networks else None,
             slices={ref: tuple(caches.slices.by_index(BY_POLICY, policy_key(ref))) for ref in self._slices},
             pods=pods,
             tunnels_changed=self._tunnels,
         )
-        self._tunnels = self._policies = self._pools = False
+        self._tunnels = self._policies = self._networks = False
         self._slices = set()
         self.changed.clear()
         return snapshot
@@ -193,11 +220,18 @@ class ChangeTracker:
     def put_back(self, snapshot: Snapshot) -> None:
         """What was taken has come to nothing: it counts as changed still."""
         self._policies |= snapshot.policies is not None
-        self._pools |= snapshot.pools is not None
+        self._networks |= snapshot.networks is not None
         self._tunnels |= snapshot.tunnels_changed
         self._slices |= snapshot.slices.keys()
         self._pods_changed |= snapshot.pods is not None
         self.changed.set()
+
+    def _take_networks(self) -> frozenset[IPNetwork]:
+        caches = self._caches
+        found = {*collect_pod_and_service_networks(pools=caches.pools.items())}
+        for config_map in caches.cluster_networks.items() if caches.cluster_networks is not None else ():
+            found.update(parse_cluster_networks(config_map.data, POD_AND_SERVICE_NETWORKS))
+        return frozenset(found)
 
     def _take_pods(self) -> PodsView:
         former, self._pods_view = self._pods_view, self._pods.view()

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
-from coil.crd.address_pool import AddressPool
 from coil.crd.egress_gateway import EgressGateway, FailPolicy, PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_tunnel import EgressTunnel
@@ -60,7 +59,7 @@ class DataPlaneBuilder:
         self._node = node
         self._extra = frozenset(extra)
         self._policies: tuple[EgressGatewayPolicy, ...] = ()
-        self._pools: tuple[AddressPool, ...] = ()
+        self._networks: frozenset[IPNetwork] = frozenset()
         self._pods = PodsView()
         self._statements: dict[PolicyRef, _Statement] = {}
         self._nodes: dict[PolicyRef, frozenset[NodeName]] = {}  # where its pods are
@@ -77,9 +76,9 @@ class DataPlaneBuilder:
         if snapshot.policies is not None:
             self._policies = snapshot.policies
             self._parse_policies()
-        if snapshot.pools is not None:
-            self._pools = snapshot.pools
-        if snapshot.pools is not None or snapshot.tunnels_changed:
+        if snapshot.networks is not None:
+            self._networks = snapshot.networks
+        if snapshot.networks is not None or snapshot.tunnels_changed:
             self.index.set_cluster(self._cluster(snapshot.tunnels))
         self.index.set_peers(tuple(peers))
         gateways = {gateway.metadata.name: gateway for gateway in snapshot.gateways}
@@ -154,10 +153,7 @@ class DataPlaneBuilder:
             for status in (tunnel.status,)
             for text in (*status.node_addresses, *status.pod_cidrs, status.tunnel.ipv4, status.tunnel.ipv6)
         ]
-        texts += [
-            text for pool in self._pools for subnet in pool.spec.subnets for text in (subnet.ipv4, subnet.ipv6) if text
-        ]
-        return self._extra | frozenset(parse_networks(texts))
+        return self._extra | self._networks | frozenset(parse_networks(texts))
 
     def _clients(self, views: Iterable[PolicyView]) -> frozenset[NodeName] | None:
         found: set[NodeName] = set()

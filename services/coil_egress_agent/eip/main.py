@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_pool import ADDRESS_POOLS
-from coil.crd.builtin import NODES
+from coil.crd.builtin import CONFIG_MAPS, NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
@@ -102,10 +102,22 @@ async def assemble(settings: Settings, process: Process) -> None:
     tunnels = manager.cache(kube.collection(EGRESS_TUNNELS))
     pools = manager.cache(kube.collection(ADDRESS_POOLS))
     nodes = manager.cache(kube.collection(NODES, fields=f"metadata.name={node}"))
+    cluster_networks = None
+    if (source := settings.cluster_networks) is not None:
+        config_maps = kube.collection(CONFIG_MAPS, namespace=source.namespace, fields=f"metadata.name={source.name}")
+        cluster_networks = manager.cache(config_maps)
     pods = manager.cache(kube.collection(NODE_PODS, fields=f"spec.nodeName={node}"))
     node_pods = NodePods()
     tracker = ChangeTracker(
-        Caches(gateways=gateways, policies=policies, slices=slices, tunnels=tunnels, pools=pools, nodes=nodes),
+        Caches(
+            gateways=gateways,
+            policies=policies,
+            slices=slices,
+            tunnels=tunnels,
+            pools=pools,
+            cluster_networks=cluster_networks,
+            nodes=nodes,
+        ),
         node_pods,
         node=node,
     )
@@ -150,14 +162,9 @@ async def assemble(settings: Settings, process: Process) -> None:
         on_loaded=shorten_pauses,
     )
 
-    gateways.subscribe(tracker.note_gateway)
-    policies.subscribe(tracker.note_policy)
     policies.subscribe(node_pods.note_policy)
     pods.subscribe(node_pods.note_pod)
-    slices.subscribe(tracker.note_slice)
-    tunnels.subscribe(tracker.note_tunnel)
-    pools.subscribe(tracker.note_pool)
-    nodes.subscribe(tracker.note_node)
+    tracker.follow()
     renewer.on_term(applier.note_term)
     renewer.on_renewal(kernel_lease.renewed)
 

@@ -25,6 +25,7 @@ from coil.runtime.flag import (
 )
 from coil.runtime.settings import (
     ApiSettings,
+    ClusterNetworksSettings,
     EipLeaseSettings,
     EipLimitSettings,
     FrameSettings,
@@ -68,7 +69,9 @@ def parse_encryption(text: str) -> Encryption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(EipLeaseSettings, EipLimitSettings, NodeSysctlSettings, ApiSettings, FrameSettings):
+class Settings(
+    ClusterNetworksSettings, EipLeaseSettings, EipLimitSettings, NodeSysctlSettings, ApiSettings, FrameSettings
+):
     """The settings of coil-egress-agent on a node; times are in seconds."""
 
     metrics_addr: Endpoint = metrics_flag("127.0.0.1:9398")

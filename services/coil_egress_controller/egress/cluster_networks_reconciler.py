@@ -1,4 +1,4 @@
-"""Publishes the cluster's networks that are not private, for each node to keep them out of its pods' tunnels.
+"""Publishes the cluster's networks, for each node to keep them out of its pods' tunnels and of policies.
 
 Everything is written under one key: a ConfigMap, which the chart creates. It may lag behind for a moment: until a new
 Node is known, what a client sends to its address goes through the tunnel, as to any other host.
@@ -6,14 +6,24 @@ Node is known, what a client sends to its address goes through the tunnel, as to
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import CONFIG_MAPS, SERVICE_CIDRS, SERVICES, ConfigMap, Node, Service, ServiceCidr
+from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.resource import NamespacedName
-from coil.egress.cluster_networks import collect_cluster_networks, render_cluster_networks
+from coil.egress.cluster_networks import (
+    EXTRA,
+    collect_node_networks,
+    collect_pod_and_service_networks,
+    parse_cluster_networks,
+    read_cilium,
+    read_kube_proxy,
+    read_kubeadm,
+    render_cluster_networks,
+)
 from coil.kernel.family import IPNetwork
 from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
@@ -21,21 +31,33 @@ from coil.kube.collection import Freshness
 from coil.kube.errors import NotFoundError
 from coil.manager.manager import Manager
 from coil.manager.term import Term
-from coil.reconcile.cache import Cache
-from coil.reconcile.controller import DONE, Result
+from coil.reconcile.cache import Cache, describe_unsynced
+from coil.reconcile.controller import DONE, RequeueAfter, Result
 
+KUBEADM: Final = NamespacedName("kube-system", "kubeadm-config")
+KUBE_PROXY: Final = NamespacedName("kube-system", "kube-proxy")
+CILIUM: Final = NamespacedName("kube-system", "cilium-config")
 _BATCH_WINDOW: Final = 1.0
 """Seconds for which changes of Nodes are gathered."""
+_LOOK_AGAIN: Final = 1.0
+"""Seconds until it is known whether a kind is served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCaches:
-    """Where the cluster's networks are read; `apiserver_service` has one object."""
+    """Where the cluster's networks are read; `apiserver_service` has one object. Not every cluster serves ServiceCIDRs,
+    nor the kinds of other programs.
+    """
 
     nodes: Cache[Node]
     pools: Cache[AddressPool]
     service_cidrs: Cache[ServiceCidr]
     apiserver_service: Cache[Service]
+    calico_pools: Cache[CalicoPool]
+    cilium_nodes: Cache[CiliumNode]
+    kubeadm: Cache[ConfigMap]
+    kube_proxy: Cache[ConfigMap]
+    cilium: Cache[ConfigMap]
 
     @classmethod
     def start(cls, manager: Manager, client: KubeClient, *, nodes: Cache[Node]) -> "ClusterCaches":
@@ -48,13 +70,18 @@ class ClusterCaches:
             pools=manager.cache(client.collection(ADDRESS_POOLS, freshness=Freshness.CACHED), optional=True),
             service_cidrs=manager.cache(client.collection(SERVICE_CIDRS, freshness=Freshness.CACHED), optional=True),
             apiserver_service=manager.cache(services, name="apiserver-service", optional=True),
+            calico_pools=manager.cache(client.collection(CALICO_POOLS, freshness=Freshness.CACHED), optional=True),
+            cilium_nodes=manager.cache(client.collection(CILIUM_NODES, freshness=Freshness.CACHED), optional=True),
+            kubeadm=follow_config_map(manager, client, KUBEADM, name="kubeadm-config"),
+            kube_proxy=follow_config_map(manager, client, KUBE_PROXY, name="kube-proxy-config"),
+            cilium=follow_config_map(manager, client, CILIUM, name="cilium-config"),
         )
 
 
-def follow_config_map(manager: Manager, client: KubeClient, at: NamespacedName) -> Cache[ConfigMap]:
-    """A cache of this one alone."""
+def follow_config_map(manager: Manager, client: KubeClient, at: NamespacedName, *, name: str = "") -> Cache[ConfigMap]:
+    """A cache of this one alone; `name` as for any cache."""
     config_maps = client.collection(CONFIG_MAPS, namespace=at.namespace, fields=f"metadata.name={at.name}")
-    return manager.cache(config_maps, optional=True)
+    return manager.cache(config_maps, name=name, optional=True)
 
 
 class ClusterNetworksReconciler:
@@ -74,6 +101,7 @@ class ClusterNetworksReconciler:
         self._caches = caches
         self._config_maps = config_maps
         self._into = into
+        self._optional: tuple[Cache[Any], ...] = (caches.service_cidrs, caches.calico_pools, caches.cilium_nodes)
         self._extra = tuple(extra)
         self._log = log
 
@@ -82,14 +110,24 @@ class ClusterNetworksReconciler:
         controller = term.controller("clusternetworks", self.reconcile)
         controller.watch(caches.nodes, self.of_node, batch_window=_BATCH_WINDOW)
         controller.watch(caches.pools, self.of_change)
-        controller.watch(caches.service_cidrs, self.of_change)
+        controller.watch(caches.service_cidrs, self.of_change, optional=True)
         controller.watch(caches.apiserver_service, self.of_change)
+        controller.watch(caches.calico_pools, self.of_change, optional=True)
+        controller.watch(caches.cilium_nodes, self.of_cilium_node, batch_window=_BATCH_WINDOW, optional=True)
+        controller.watch(caches.kubeadm, self.of_change)
+        controller.watch(caches.kube_proxy, self.of_change)
+        controller.watch(caches.cilium, self.of_change)
         controller.watch(self._config_maps, self.of_change)
         controller.resync(lambda: [str(self._into)], every=resync, at_start=True)
 
     def of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
         """The key, where the Node's networks have changed."""
         before, after = ((node.addresses(), node.spec.pod_cidrs) if node is not None else None for node in (old, new))
+        return [str(self._into)] if before != after else []
+
+    def of_cilium_node(self, old: CiliumNode | None, new: CiliumNode | None) -> Iterable[str]:
+        """The key, where the pod CIDRs have changed."""
+        before, after = (None if node is None else node.spec.ipam.pod_cidrs for node in (old, new))
         return [str(self._into)] if before != after else []
 
     def of_change(self, _old: object, _new: object) -> Iterable[str]:
@@ -99,15 +137,25 @@ class ClusterNetworksReconciler:
     async def reconcile(self, key: str) -> Result:
         """Have the ConfigMap say what the caches do. Idempotent; raises ApiError."""
         caches = self._caches
-        networks = collect_cluster_networks(
-            nodes=caches.nodes.items(),
+        if unknown := [why for cache in self._optional if (why := describe_unsynced(cache, optional=True))]:
+            self._log.debug("cluster's networks not known yet", why=unknown)
+            return RequeueAfter(_LOOK_AGAIN)
+        config_map = self._config_maps.get(key)
+        written = () if config_map is None else parse_cluster_networks(config_map.data, EXTRA)
+        others = collect_pod_and_service_networks(
             pools=caches.pools.items(),
             service_cidrs=caches.service_cidrs.items(),
             services=caches.apiserver_service.items(),
-            extra=self._extra,
+            calico_pools=caches.calico_pools.items(),
+            cilium_nodes=caches.cilium_nodes.items(),
+            cilium_pools=[text for each in caches.cilium.items() for text in read_cilium(each.data)],
+            configured=[
+                *(text for each in caches.kubeadm.items() for text in read_kubeadm(each.data)),
+                *(text for each in caches.kube_proxy.items() for text in read_kube_proxy(each.data)),
+            ],
+            extra=(*self._extra, *written),
         )
-        data = render_cluster_networks(networks)
-        config_map = self._config_maps.get(key)
+        data = render_cluster_networks(nodes=collect_node_networks(caches.nodes.items()), others=others)
         if config_map is not None and data.items() <= config_map.data.items():
             return DONE
         try:
@@ -115,5 +163,5 @@ class ClusterNetworksReconciler:
         except NotFoundError:
             self._log.error("there is no such ConfigMap, so nodes are not told the cluster's networks", name=key)
             return DONE
-        self._log.info("cluster's networks published", name=key, networks=len(networks))
+        self._log.info("cluster's networks published", name=key, pod_and_service_networks=len(others))
         return DONE

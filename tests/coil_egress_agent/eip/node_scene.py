@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from coil.crd.address_pool import AddressPool
-from coil.crd.builtin import Node
+from coil.crd.builtin import ConfigMap, Node
 from coil.crd.egress_gateway import (
     EgressGateway,
     EgressGatewaySpec,
@@ -118,6 +118,7 @@ class Cluster:
         self.slices: World[EndpointSlice] = World({BY_POLICY: index_by_policy})
         self.tunnels: World[EgressTunnel] = World()
         self.pools: World[AddressPool] = World()
+        self.cluster_networks: World[ConfigMap] = World()
         self.nodes: World[Node] = World()
         self.pods: World[NodePod] = World()
         self.refusals: list[Exception] = []
@@ -222,6 +223,7 @@ class Agent:
             slices=cluster.slices,
             tunnels=cluster.tunnels,
             pools=cluster.pools,
+            cluster_networks=cluster.cluster_networks,
             nodes=cluster.nodes,
         )
         self.node_pods = NodePods()
@@ -268,14 +270,9 @@ class Agent:
             random=lambda: 0.5,
             compute=_inline,
         )
-        cluster.gateways.subscribe(self.tracker.note_gateway)
-        cluster.policies.subscribe(self.tracker.note_policy)
         cluster.policies.subscribe(self.node_pods.note_policy)
         cluster.pods.subscribe(self.node_pods.note_pod)
-        cluster.slices.subscribe(self.tracker.note_slice)
-        cluster.tunnels.subscribe(self.tracker.note_tunnel)
-        cluster.pools.subscribe(self.tracker.note_pool)
-        cluster.nodes.subscribe(self.tracker.note_node)
+        self.tracker.follow()
         self.renewer.on_term(self.applier.note_term)
         self.renewer.on_renewal(self.kernel_lease.renewed)
 

@@ -7,8 +7,12 @@ import structlog
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.builtin import CONFIG_MAPS, NODES, SERVICE_CIDRS, SERVICES, ConfigMap, Node, ServiceCidr, ServiceCidrSpec
+from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import NamespacedName
+from coil.egress.cluster_networks import POD_AND_SERVICE_NETWORKS
+from coil.kube.errors import ApiError, NotFoundError, NotServedError, UnavailableError
+from coil.reconcile.controller import RequeueAfter
 from coil_egress_controller.egress.cluster_networks_reconciler import ClusterCaches, ClusterNetworksReconciler
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.reconcile.memory_cache import MemoryCache
@@ -23,11 +27,23 @@ class Scene:
         self.api = MemoryApi()
         self.client = MemoryClient(self.api)
         self.nodes: MemoryCache[Node] = MemoryCache(self.api, NODES)
+        self.calico_pools: MemoryCache[CalicoPool] = MemoryCache(self.api, CALICO_POOLS)
+        self.cilium_nodes: MemoryCache[CiliumNode] = MemoryCache(self.api, CILIUM_NODES)
+        # Each is a cache of one ConfigMap, which has an API server of its own here.
+        self.kubeadm_api, self.kube_proxy_api, self.cilium_api = MemoryApi(), MemoryApi(), MemoryApi()
+        self.kubeadm: MemoryCache[ConfigMap] = MemoryCache(self.kubeadm_api, CONFIG_MAPS)
+        self.kube_proxy: MemoryCache[ConfigMap] = MemoryCache(self.kube_proxy_api, CONFIG_MAPS)
+        self.cilium: MemoryCache[ConfigMap] = MemoryCache(self.cilium_api, CONFIG_MAPS)
         self.caches = ClusterCaches(
             nodes=self.nodes,
             pools=MemoryCache(self.api, ADDRESS_POOLS),
             service_cidrs=MemoryCache(self.api, SERVICE_CIDRS),
             apiserver_service=MemoryCache(self.api, SERVICES),
+            calico_pools=self.calico_pools,
+            cilium_nodes=self.cilium_nodes,
+            kubeadm=self.kubeadm,
+            kube_proxy=self.kube_proxy,
+            cilium=self.cilium,
         )
         self.config_maps: MemoryCache[ConfigMap] = MemoryCache(self.api, CONFIG_MAPS)
         log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
@@ -43,7 +59,18 @@ class Scene:
 
     def look(self) -> None:
         caches = self.caches
-        for cache in (caches.nodes, caches.pools, caches.service_cidrs, caches.apiserver_service, self.config_maps):
+        for cache in (
+            caches.nodes,
+            caches.pools,
+            caches.service_cidrs,
+            caches.apiserver_service,
+            caches.calico_pools,
+            caches.cilium_nodes,
+            caches.kubeadm,
+            caches.kube_proxy,
+            caches.cilium,
+            self.config_maps,
+        ):
             assert isinstance(cache, MemoryCache)
             cache.look()
 
@@ -51,12 +78,12 @@ class Scene:
         metadata = {"namespace": INTO.namespace, "name": INTO.name}
         self.api.put(CONFIG_MAPS, {"metadata": metadata})
 
-    async def reconcile(self) -> list[str]:
+    async def reconcile(self, key: str = "networks") -> list[str]:
         """What the ConfigMap says then."""
         self.look()
         await self.reconciler.reconcile(str(INTO))
         found = self.api.get(CONFIG_MAPS, INTO.name, namespace=INTO.namespace)
-        return found.data["networks"].split()
+        return found.data[key].split()
 
 
 @pytest.fixture
@@ -83,6 +110,62 @@ async def test_it_says_what_the_objects_do(scene: Scene) -> None:
     assert await scene.reconcile() == ["100.64.0.0/13", "198.51.100.0/24"]
 
 
+async def test_networks_of_other_programs_are_found(scene: Scene) -> None:
+    scene.api.put(CALICO_POOLS, {"metadata": {"name": "pods"}, "spec": {"cidr": "192.168.0.0/16"}})
+    scene.api.put(CALICO_POOLS, {"metadata": {"name": "wrong"}, "spec": {"cidr": "0.0.0.0/0"}})
+    pod_cidrs = ["10.0.7.0/24", "fd00::7:0/112", "8.0.0.0/6"]
+    scene.api.put(CILIUM_NODES, {"metadata": {"name": "n1"}, "spec": {"ipam": {"podCIDRs": pod_cidrs}}})
+    configuration = "networking:\n  podSubnet: 10.244.0.0/16,fd01::/48\n  serviceSubnet: 10.96.0.0/12\n"
+    kubeadm = {"metadata": {"namespace": "kube-system", "name": "kubeadm-config"}}
+    scene.kubeadm_api.put(CONFIG_MAPS, {**kubeadm, "data": {"ClusterConfiguration": configuration}})
+    kube_proxy = {"metadata": {"namespace": "kube-system", "name": "kube-proxy"}}
+    scene.kube_proxy_api.put(CONFIG_MAPS, {**kube_proxy, "data": {"config.conf": "clusterCIDR: 172.20.0.0/16\n"}})
+    cilium = {"metadata": {"namespace": "kube-system", "name": "cilium-config"}}
+    scene.cilium_api.put(CONFIG_MAPS, {**cilium, "data": {"cluster-pool-ipv4-cidr": "10.0.0.0/16"}})
+    scene.cilium_api.patch(
+        CONFIG_MAPS, "cilium-config", {"data": {"cluster-pool-ipv6-cidr": "fd00::/64"}}, namespace="kube-system"
+    )
+    assert await scene.reconcile(POD_AND_SERVICE_NETWORKS) == [
+        "10.0.7.0/24",
+        "10.96.0.0/12",
+        "10.244.0.0/16",
+        "172.20.0.0/16",
+        "192.168.0.0/16",
+        "198.51.100.0/24",
+        "fd00::7:0/112",
+        "fd01::/48",
+    ]
+    assert await scene.reconcile() == ["198.51.100.0/24"], "private networks stay outside tunnels anyway"
+
+
+@pytest.mark.parametrize("kind", [NotServedError, NotFoundError])
+async def test_a_kind_that_is_not_served_names_no_networks(scene: Scene, kind: type[ApiError]) -> None:
+    for cache in (scene.calico_pools, scene.cilium_nodes):
+        cache.synced, cache.last_error = False, kind("404", status=404)
+    assert await scene.reconcile() == ["198.51.100.0/24"]
+
+
+async def test_before_it_is_known_whether_a_kind_is_served_nothing_is_taken_out(scene: Scene) -> None:
+    scene.api.put(CALICO_POOLS, {"metadata": {"name": "pods"}, "spec": {"cidr": "203.0.113.0/24"}})
+    before = await scene.reconcile()
+    assert before == ["198.51.100.0/24", "203.0.113.0/24"]
+    scene.api.delete(CALICO_POOLS, "pods")
+    scene.calico_pools.synced, scene.calico_pools.last_error = False, UnavailableError("503", status=503)
+    assert await scene.reconcile() == before
+    assert await scene.reconciler.reconcile(str(INTO)) == RequeueAfter(1.0)
+    scene.calico_pools.synced, scene.calico_pools.last_error = True, None
+    assert await scene.reconcile() == ["198.51.100.0/24"]
+
+
+async def test_what_an_administrator_adds_counts_at_once_and_stays(scene: Scene) -> None:
+    await scene.reconcile()
+    extra = "203.0.113.0/24, 10.9.0.0/16\n2001:db8:9::/48 nonsense"
+    scene.api.patch(CONFIG_MAPS, INTO.name, {"data": {"extra": extra}}, namespace=INTO.namespace)
+    assert await scene.reconcile() == ["198.51.100.0/24", "203.0.113.0/24", "2001:db8:9::/48"]
+    assert "10.9.0.0/16" in await scene.reconcile(POD_AND_SERVICE_NETWORKS)
+    assert scene.api.get(CONFIG_MAPS, INTO.name, namespace=INTO.namespace).data["extra"] == extra
+
+
 async def test_heartbeats_of_nodes_cause_nothing(scene: Scene) -> None:
     scene.api.create(NODES, Node(metadata=ObjectMeta(name="n1")))
     scene.look()
@@ -98,6 +181,18 @@ async def test_heartbeats_of_nodes_cause_nothing(scene: Scene) -> None:
     scene.look()
     assert list(scene.reconciler.of_node(after, scene.nodes.get("n1"))) == [str(INTO)]
     assert "192.0.2.7/32" in await scene.reconcile()
+
+
+async def test_what_else_cilium_writes_into_its_nodes_causes_nothing(scene: Scene) -> None:
+    scene.api.put(CILIUM_NODES, {"metadata": {"name": "n1"}, "spec": {"ipam": {"podCIDRs": ["10.0.7.0/24"]}}})
+    scene.look()
+    before = scene.cilium_nodes.get("n1")
+    scene.api.patch(CILIUM_NODES, "n1", {"metadata": {"annotations": {"a": "b"}}})
+    scene.look()
+    after = scene.cilium_nodes.get("n1")
+    assert before != after
+    assert list(scene.reconciler.of_cilium_node(before, after)) == []
+    assert list(scene.reconciler.of_cilium_node(after, None)) == [str(INTO)]
 
 
 async def test_without_a_config_map_nothing_is_made(scene: Scene) -> None:
