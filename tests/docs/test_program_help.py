@@ -12,6 +12,7 @@ WORDS = {"ADDR", "CIDR", "DURATION", "HOST", "HOST:PORT", "N", "NAME", "NAMESPAC
     "PERCENT",
     "PERIOD",
     "PREFIX",
+    "REGEX",
     "TEXT",
     "URL",
 }

@@ -200,7 +200,9 @@ def test_the_charts_rights_name_each_account_and_none_is_granted_twice() -> None
         *("coild", "coil-ipam-controller", "coil-egress-controller", "coil-egress-node", "coil-egress"),
         "coil-test-nodes",
     }
-    granted = [(right.account, right.verb, right.group, right.resource, right.namespace) for right in rights]
+    granted = [
+        (right.account, right.verb, right.group, right.resource, right.namespace, right.names) for right in rights
+    ]
     assert len(set(granted)) == len(granted)
 
 

@@ -31,7 +31,13 @@ cases = "".join(f'<testcase name="[It] {name}" status="passed" time="1"></testca
 
 
 @pytest.fixture
-def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+def forgotten() -> list[str]:
+    """Names of processes that are not expected to run any more."""
+    return []
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: list[str]) -> Suite:
     """On a cluster that is none: a process of it is a process."""
     program = tmp_path / "assets" / "e2e.test"
     program.parent.mkdir()
@@ -42,8 +48,13 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     def spawn(name: str, argv: list[str], *, env: dict[str, str], log: Path) -> Process:
         return Process(name, argv, cluster="test", env=env, log=log)
 
+    def forget(*names: str) -> None:
+        assert names
+        forgotten.extend(names)
+
     plane = SimpleNamespace(admin_kubeconfig=tmp_path / "admin.kubeconfig")
-    cluster: Any = SimpleNamespace(plane=plane, workspace=SimpleNamespace(spawn=spawn, make_folder=tmp_path.joinpath))
+    workspace = SimpleNamespace(spawn=spawn, forget=forget, make_folder=tmp_path.joinpath)
+    cluster: Any = SimpleNamespace(plane=plane, workspace=workspace)
     return Suite(cast(Cluster, cluster), tmp_path / "results")
 
 
@@ -53,11 +64,12 @@ def test_a_regular_expression_selects_specs(suite: Suite, tmp_path: Path) -> Non
         list_specs("nonsense", tmp_path / "none")
 
 
-def test_each_spec_runs_once_whatever_is_in_its_name(suite: Suite) -> None:
+def test_each_spec_runs_once_whatever_is_in_its_name(suite: Suite, forgotten: list[str]) -> None:
     results = suite.run(SPECS, processes=2)
     assert sorted(result.name for result in results) == SPECS
     assert {result.outcome for result in results} == {Outcome.PASSED}
     assert len(list(suite.folder.rglob("junit_01.xml"))) == 2
+    assert sorted(forgotten) == ["e2e-1", "e2e-2"]
 
 
 def test_serial_specs_run_alone(suite: Suite) -> None:
