@@ -15,15 +15,15 @@ from integration.egress.capture import Capture, Packet
 from integration.egress.conversation import DISCARD_PORT, DatagramSender
 from integration.egress.external_host import ADDRESSES
 from integration.egress.pod import RunningPod
+from integration.egress.station import PATIENCE
 from integration.egress.world import EGRESSES, EVERYTHING, World
+from integration.patience import wait_until
 
 HALVES = ("0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1")
 EVENTS = 8
 """At most, besides the pod's own beginning and end."""
 LONGEST_PAUSE = 0.6
 LONGEST_SILENCE = 2.5
-LOOKS = 40
-"""Of the kubelet at the end, for a pod that may start then."""
 
 
 @dataclass
@@ -32,14 +32,13 @@ class Outcome:
 
     seed: int
     events: list[str] = field(default_factory=list)
-    started: bool = False
     sent: int = 0
     refused: int = 0
     leaked: list[Packet] = field(default_factory=list)
 
     def __str__(self) -> str:
-        pod = f"sent {self.sent}, refused {self.refused}" if self.started else "never started"
-        return f"history {self.seed}: {', '.join(self.events)}; the pod {pod}; {len(self.leaked)} packets leaked"
+        pod = f"the pod sent {self.sent}, refused {self.refused}"
+        return f"history {self.seed}: {', '.join(self.events)}; {pod}; {len(self.leaked)} packets leaked"
 
 
 class History:
@@ -80,16 +79,10 @@ class History:
                 self._happen(event)
                 self._look()
             self._ensure_coild()
-            for name in self._names:
-                self._apply(name)
-            for _ in range(LOOKS):
-                self._look()
-                if self._outcome.started and self._has_sent():
-                    break
-                time.sleep(0.1)
-            if self._sender is not None:
-                self._outcome.sent = self._sender.sent.total()
-                self._outcome.refused = self._sender.refusals.total()
+            wait_until(self._is_served, what="all there is again, and the pod sends", timeout=PATIENCE)
+            assert self._sender is not None
+            self._outcome.sent = self._sender.sent.total()
+            self._outcome.refused = self._sender.refusals.total()
         own = set(self._pod.addresses.values()) if self._pod is not None else set()
         self._outcome.leaked = outside.select(lambda packet: packet.source in own)
         return self._outcome
@@ -147,7 +140,8 @@ class History:
         """As the kubelet; a pod that has started sends from then on."""
         self._world.kubelet.sync()
         if self._pod is None and (pod := self._world.pod(self._uid)) is not None:
-            self._pod, self._outcome.started = pod, True
+            self._pod = pod
+            self._outcome.events.append("(it starts)")
             self._sender = self._stack.enter_context(DatagramSender(pod, *ADDRESSES.values()))
 
     def _ensure_coild(self) -> None:
@@ -159,9 +153,12 @@ class History:
         pods = self._world.kubelet.pods
         return [pod for pod in pods if pod.document["metadata"].get("labels", {}).get(label) in self._names]
 
-    def _has_sent(self) -> bool:
-        sender = self._sender
-        return sender is not None and sender.sent.total() + sender.refusals.total() > 0
+    def _is_served(self) -> bool:
+        """Whatever has happened, the pod starts and sends once its Egresses are there."""
+        for name in self._names:
+            self._apply(name)  # again, where one that was deleted had not gone yet
+        self._look()
+        return self._sender is not None and self._sender.sent.total() > 0
 
     def _clean_up(self) -> None:
         for name in self._names:

@@ -7,13 +7,14 @@ import struct
 import subprocess
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from ipaddress import ip_address, ip_interface
+from ipaddress import IPv4Address, ip_address, ip_interface
 
 import pytest
 
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName, MacAddress
 from coil.kernel.vxlan import Vxlan
+from coil.netlink.arp_responder import ArpResponder, LinkAnswers, open_arp_socket
 from coil.netlink.error import NetlinkError
 from coil.netlink.overlay import OverlayNetwork
 from integration.netns.netns import Netns, exchange
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.kernel
 
 EIP4, EIP6 = ip_address("10.1.0.99"), ip_address("fd00:1::99")
 EIPS = (EIP4, EIP6)
+SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/socket.h, linux/if_packet.h
 FAR4, FAR6 = ip_address("203.0.113.9"), ip_address("2001:db8::9")
 
 
@@ -373,6 +375,54 @@ async def test_with_strict_arp_the_agent_answers_for_what_it_holds(
         await overlay.sync_eips(EIPS)
         held.clear()
         assert await resolves(client, node, EIP4), "the kernel answers again, and nobody else"
+
+
+class Listener:
+    """A socket for ARP requests, and how many it was given."""
+
+    def __init__(self, node: Host) -> None:
+        self.socket = node.netns.call(open_arp_socket)
+        self.responder = ArpResponder(self.socket)
+        self.count = 0
+
+    def look(self) -> int:
+        """The kernel begins its count anew with each look."""
+        packets, _ = struct.unpack("=II", self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
+        self.count += packets
+        return self.count
+
+
+@pytest.mark.parametrize("others", [0, 260])
+def test_requests_that_are_not_answered_do_not_wake_the_process(node: Host, others: int) -> None:
+    """Those of pods, which come by links of their own; and all of them, while nothing is to be answered."""
+    mac, addresses = MacAddress("0a:00:00:00:00:01"), frozenset({IPv4Address("10.1.0.99")})
+    names = (LinkName("pod"), LinkName("more"))
+    for name in names:
+        node.netns.ip("link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
+        for end in (name, f"{name}-end"):
+            node.netns.ip("link", "set", end, "up")
+    indices = node.netns.call(lambda: {name: socket.if_nametoindex(name) for name in names})
+    answers = {name: LinkAnswers(indices[name], mac, addresses) for name in names}
+    unused = {LinkName(f"no{number}"): LinkAnswers(10_000 + number, mac, addresses) for number in range(others)}
+    sender = node.netns.call(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+    # A frame is handed to the youngest socket first: what the witness has been given, the other one has, or never will.
+    witness, listener = Listener(node), Listener(node)
+    with sender, witness.socket, listener.socket:
+        witness.responder.set_answers(answers)
+
+        def heard() -> int:
+            """Of a request by each of the links."""
+            before, wanted = listener.look(), witness.look() + len(names)
+            for name in names:
+                sender.sendto(arp(node, sender="10.1.0.2", target=EIP4), (f"{name}-end", 0x0806))
+            wait_until(lambda: witness.look() >= wanted, what="the requests")
+            return listener.look() - before
+
+        assert heard() == 0
+        listener.responder.set_answers(unused | {name: answers[name] for name in names[1:]})
+        assert heard() == (2 if others else 1), "too many links are not told apart"
+        listener.responder.set_answers({})
+        assert heard() == 0
 
 
 def arp(client: Host, *, sender: str, target: IPAddress, operation: int = 1) -> bytes:

@@ -79,7 +79,7 @@ def collect_pod_and_service_networks(
     for service in services:
         texts += service.spec.cluster_ips  # "None" of a headless one
     found += _parse(texts)
-    return _collapse(network for network in found if network.prefixlen and not _is_link_local(network))
+    return _collapse(filter(_counts, found))
 
 
 def render_cluster_networks(*, nodes: Iterable[IPNetwork], others: Collection[IPNetwork]) -> dict[str, str]:
@@ -90,7 +90,12 @@ def render_cluster_networks(*, nodes: Iterable[IPNetwork], others: Collection[IP
 
 def parse_cluster_networks(data: Mapping[str, str], key: str = NETWORKS) -> tuple[IPNetwork, ...]:
     """The networks under that key of a ConfigMap, sorted. A word that is no network is passed over."""
-    return _collapse(_parse(data.get(key, "").replace(",", " ").split()))
+    return _collapse(_parse(_words(data.get(key, ""))))
+
+
+def find_unusable(text: str) -> list[str]:
+    """The words of EXTRA that count for nothing: no network, a link-local one, or one of everything."""
+    return [word for word in _words(text) if not any(map(_counts, _parse([word])))]
 
 
 def read_kubeadm(data: Mapping[str, str]) -> list[str]:
@@ -107,7 +112,11 @@ def read_kube_proxy(data: Mapping[str, str]) -> list[str]:
 def read_cilium(data: Mapping[str, str]) -> list[str]:
     """The networks that Cilium divides among nodes, in the ConfigMap `cilium-config`, as texts."""
     keys = ("cluster-pool-ipv4-cidr", "cluster-pool-ipv6-cidr")
-    return [text for key in keys for text in data.get(key, "").replace(",", " ").split()]
+    return [text for key in keys for text in _words(data.get(key, ""))]
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 def _lines(networks: Iterable[IPNetwork]) -> str:
@@ -149,6 +158,10 @@ def _collapse(networks: Iterable[IPNetwork]) -> tuple[IPNetwork, ...]:
         for family in sorted(Family)
         for network in collapse_addresses(by_family[family])  # type: ignore[type-var]  # of one family each
     )
+
+
+def _counts(network: IPNetwork) -> bool:
+    return bool(network.prefixlen) and not _is_link_local(network)
 
 
 def _is_link_local(network: IPNetwork) -> bool:

@@ -10,15 +10,25 @@ import asyncio
 import ctypes
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from typing import Final
 
 from coil.kernel.link import LinkName, MacAddress
 
-Answers = Mapping[LinkName, tuple[MacAddress, frozenset[IPv4Address]]]
-"""The hardware address of each link, and the addresses that are answered for there."""
+
+@dataclass(frozen=True, slots=True)
+class LinkAnswers:
+    """Of a link: its index, its hardware address, and the addresses that are answered for there."""
+
+    index: int
+    mac: MacAddress
+    addresses: frozenset[IPv4Address]
+
+
+Answers = Mapping[LinkName, LinkAnswers]
 
 _ETH_P_ARP: Final = 0x0806
 _HEADER: Final = struct.Struct("!6s6sH")
@@ -30,21 +40,43 @@ _REPLY: Final = 2
 _TURN: Final = 64
 """Requests that are read before others of the event loop have their turn."""
 _SO_ATTACH_FILTER: Final = 26
-_FILTER: Final = (
-    (0x28, 0, 0, 20),  # ldh [20]: the operation
-    (0x15, 0, 1, _REQUEST),  # jeq #1
-    (0x06, 0, 0, 0x40000),  # ret: the frame
-    (0x06, 0, 0, 0),  # ret: nothing
-)
-"""struct sock_filter (linux/filter.h): of a busy segment's ARP, only requests wake the process."""
+_WHOLE: Final = 0x40000
+"""Octets of a frame that are let through: all."""
+_LOAD_HALF: Final = 0x28
+_LOAD_WORD: Final = 0x20
+_JUMP_EQUAL: Final = 0x15
+_RETURN: Final = 0x06
+_OPERATION: Final = 20
+"""Offset in the frame."""
+_INTERFACE: Final = 0xFFFFF008
+"""SKF_AD_OFF + SKF_AD_IFINDEX (linux/filter.h)."""
+_MOST_LINKS: Final = 250
+"""A jump has eight bits."""
+
+Instruction = tuple[int, int, int, int]
+"""struct sock_filter (linux/filter.h): code, jump if true, jump if false, operand."""
 
 
 class ArpResponder:
-    """`opened` is of `open_arp_socket`, and closed by `close`. `answers` may be set from any thread."""
+    """`opened` is of `open_arp_socket`, and closed by `close`."""
 
     def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
-        self.answers: Answers = {}
+        self._answers: Answers = {}
+
+    def set_answers(self, answers: Answers) -> None:
+        """Answer for these from now on. From any thread. Raises OSError where the kernel takes no filter; then the
+        process may not hear of all requests.
+        """
+        self._answers = answers
+        _attach(self._socket, plan_filter(sorted(each.index for each in answers.values() if each.addresses)))
+
+    def keep(self, addresses: Container[object]) -> None:
+        """Answer for no others from now on. From any thread."""
+        self._answers = {
+            link: replace(each, addresses=frozenset(one for one in each.addresses if one in addresses))
+            for link, each in self._answers.items()
+        }
 
     def close(self) -> None:
         self._socket.close()
@@ -68,16 +100,15 @@ class ArpResponder:
                 self._answer(frame, LinkName(link), is_held)
 
     def _answer(self, frame: bytes, link: LinkName, is_held: Callable[[IPv4Address], bool]) -> None:
-        found = self.answers.get(link)
+        found = self._answers.get(link)
         if found is None or (asked := parse_request(frame)) is None:
             return
-        mac, addresses = found
         _, sender, target = asked
         # Who announces an address does not ask for it.
-        if sender != target and target in addresses and is_held(target):
+        if sender != target and target in found.addresses and is_held(target):
             # Full queues and links that went: whoever asked asks again.
             with suppress(OSError):
-                self._socket.sendto(render_reply(asked, bytes.fromhex(mac.replace(":", ""))), (link, _ETH_P_ARP))
+                self._socket.sendto(render_reply(asked, bytes.fromhex(found.mac.replace(":", ""))), (link, _ETH_P_ARP))
 
 
 Request = tuple[bytes, IPv4Address, IPv4Address]
@@ -101,15 +132,39 @@ def render_reply(request: Request, mac: bytes) -> bytes:
     return _HEADER.pack(hardware, mac, _ETH_P_ARP) + body
 
 
+def plan_filter(indices: Sequence[int]) -> list[Instruction]:
+    """What lets through ARP requests that come by these links, and nothing else: pods, which may send what they like,
+    come by others, and no request wakes a process that answers none. Of too many links, it does not tell them apart.
+    """
+    if not indices:
+        return [(_RETURN, 0, 0, 0)]
+    links = indices if len(indices) <= _MOST_LINKS else ()
+    count = len(links)
+    is_link = [(_JUMP_EQUAL, count - position, 0, index) for position, index in enumerate(links)]
+    return [
+        (_LOAD_HALF, 0, 0, _OPERATION),
+        (_JUMP_EQUAL, 0, count + 1, _REQUEST) if links else (_JUMP_EQUAL, 1, 0, _REQUEST),
+        *([(_LOAD_WORD, 0, 0, _INTERFACE)] if links else ()),
+        *is_link,
+        (_RETURN, 0, 0, 0),
+        (_RETURN, 0, 0, _WHOLE),
+    ]
+
+
+def _attach(to: socket.socket, instructions: Sequence[Instruction]) -> None:
+    buffer = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in instructions))
+    program = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))  # struct sock_fprog
+    to.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
 def open_arp_socket() -> socket.socket:
-    """Of the namespace of the calling thread. Raises OSError, PermissionError without CAP_NET_RAW."""
+    """Of the namespace of the calling thread; it hears nothing yet. Raises OSError, PermissionError without
+    CAP_NET_RAW.
+    """
     kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
     opened = socket.socket(socket.AF_PACKET, kind, socket.htons(_ETH_P_ARP))
     try:
-        code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _FILTER)
-        buffer = ctypes.create_string_buffer(code)
-        program = struct.pack("@HP", len(_FILTER), ctypes.addressof(buffer))  # struct sock_fprog
-        opened.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        _attach(opened, plan_filter(()))
     except BaseException:
         opened.close()
         raise

@@ -22,7 +22,7 @@ from coil.kernel.family import Family, IPAddress, IPInterface
 from coil.kernel.link import Address, Link, LinkName, LinkState, NeighbourProxy, ParentLink, Sysctl, select_announcers
 from coil.kernel.mark import MARK_PROTOCOL
 from coil.netlink.address import AddressChanges, dump_addresses, new_host_address, parse_address, sync_addresses
-from coil.netlink.arp_responder import Answers
+from coil.netlink.arp_responder import Answers, LinkAnswers
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, get_link, new_virtual_link, parse_link, read_links, set_up
@@ -179,11 +179,14 @@ def _sync_addresses(link: Link, eips: Collection[IPAddress], connection: Connect
 def find_answers(eips: Iterable[IPAddress], links: Iterable[ParentLink], *, parent: LinkName | None) -> Answers:
     """Which IPv4 addresses are to be answered for on which link, by whoever does it."""
     found = list(links)
-    macs = {link.name: link.mac for link in found}
-    ipv4 = [address for address in eips if isinstance(address, IPv4Address)]
+    by_name = {link.name: link for link in found}
     return {
-        link: (macs[link], frozenset(address for address in addresses if isinstance(address, IPv4Address)))
-        for link, addresses in _announcers(ipv4, found, parent=parent).items()
+        name: LinkAnswers(
+            index=by_name[name].index,
+            mac=by_name[name].mac,
+            addresses=frozenset(address for address in addresses if isinstance(address, IPv4Address)),
+        )
+        for name, addresses in _announcers(eips, found, parent=parent).items()
     }
 
 

@@ -30,7 +30,7 @@ from coil.kernel.vxlan import VXLAN_KIND, OverlayPeer, PeerChanges, Vxlan
 from coil.kernel.wireguard import WIREGUARD_KIND, WIREGUARD_LINK, PublicKey, WireGuard, WireGuardChanges, WireGuardPeer
 from coil.netlink import announcement, eip_link
 from coil.netlink.address import AddressChanges
-from coil.netlink.arp_responder import ArpResponder, open_arp_socket
+from coil.netlink.arp_responder import Answers, ArpResponder, open_arp_socket
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.forwarding import ensure_forwarding
@@ -278,7 +278,8 @@ class OverlayNetwork:
         returns, though nobody has been told; see `announce`. Idempotent.
         """
         wanted, parent = frozenset(eips), self._parent
-        self._answer_for(wanted)
+        if self._responder is not None:
+            self._responder.keep(wanted)
 
         def sync(connection: Connection) -> AddressChanges:
             changes = eip_link.sync_eips(
@@ -291,18 +292,13 @@ class OverlayNetwork:
             )
             if self._responder is not None:
                 links = self._read_announcers(connection) if _kernel_is_silent() else ()
-                self._responder.answers = eip_link.find_answers(wanted, links, parent=parent)
+                _answer_for(self._responder, eip_link.find_answers(wanted, links, parent=parent))
             return changes
 
         return await self._connected(self._eips, sync)
 
     def _read_announcers(self, connection: Connection) -> list[ParentLink]:
         return eip_link.read_parents(connection, without=self._links, excluded=self._excluded)
-
-    def _answer_for(self, eips: frozenset[IPAddress]) -> None:
-        """For no others from now on."""
-        if (responder := self._responder) is not None:
-            responder.answers = {link: (mac, present & eips) for link, (mac, present) in responder.answers.items()}
 
     async def answer(self, is_held: Callable[[IPAddress], bool]) -> None:
         """Answer ARP requests for the floating addresses of the last `sync_eips` until cancelled, where the kernel does
@@ -379,6 +375,13 @@ def _remove_link(name: LinkName, kinds: Collection[str], connection: Connection)
     link = find_link(name, connection)
     if link is not None and link.kind in kinds:
         remove_links((name,))
+
+
+def _answer_for(responder: ArpResponder, answers: Answers) -> None:
+    try:
+        responder.set_answers(answers)
+    except OSError as error:
+        raise NetlinkError(f"cannot filter ARP requests: {error.strerror}") from error
 
 
 def _kernel_is_silent() -> bool:

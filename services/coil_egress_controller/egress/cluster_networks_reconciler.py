@@ -18,6 +18,7 @@ from coil.egress.cluster_networks import (
     EXTRA,
     collect_node_networks,
     collect_pod_and_service_networks,
+    find_unusable,
     parse_cluster_networks,
     read_cilium,
     read_kube_proxy,
@@ -103,6 +104,8 @@ class ClusterNetworksReconciler:
         self._into = into
         self._optional: tuple[Cache[Any], ...] = (caches.service_cidrs, caches.calico_pools, caches.cilium_nodes)
         self._extra = tuple(extra)
+        self._unusable: list[str] = []
+        """What was told of last."""
         self._log = log
 
     def setup(self, term: Term, *, resync: float) -> None:
@@ -141,7 +144,7 @@ class ClusterNetworksReconciler:
             self._log.debug("cluster's networks not known yet", why=unknown)
             return RequeueAfter(_LOOK_AGAIN)
         config_map = self._config_maps.get(key)
-        written = () if config_map is None else parse_cluster_networks(config_map.data, EXTRA)
+        written = () if config_map is None else self._read_extra(config_map)
         others = collect_pod_and_service_networks(
             pools=caches.pools.items(),
             service_cidrs=caches.service_cidrs.items(),
@@ -165,3 +168,11 @@ class ClusterNetworksReconciler:
             return DONE
         self._log.info("cluster's networks published", name=key, pod_and_service_networks=len(others))
         return DONE
+
+    def _read_extra(self, config_map: ConfigMap) -> Iterable[IPNetwork]:
+        """What an administrator has added; what of it is unusable is logged when it changes."""
+        unusable = find_unusable(config_map.data.get(EXTRA, ""))
+        if unusable and unusable != self._unusable:
+            self._log.warning("not networks of the cluster", name=str(self._into), key=EXTRA, ignored=unusable)
+        self._unusable = unusable
+        return parse_cluster_networks(config_map.data, EXTRA)

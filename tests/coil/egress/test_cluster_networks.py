@@ -21,6 +21,7 @@ from coil.egress.cluster_networks import (
     POD_AND_SERVICE_NETWORKS,
     collect_node_networks,
     collect_pod_and_service_networks,
+    find_unusable,
     parse_cluster_networks,
     read_cilium,
     read_kube_proxy,
@@ -132,6 +133,12 @@ def test_what_kube_proxy_was_told() -> None:
     assert collect_pod_and_service_networks(configured=["", "nonsense", "0.0.0.0/0", "10.1.2.3/16"]) == (
         ip_network("10.1.0.0/16"),
     )
+
+
+def test_what_counts_for_nothing_is_found() -> None:
+    text = "10.32.0.0/12;10.48.0.0/12, 0.0.0.0/0 fe80::/64\n::/0,10.64.0.0/12 10.0.0.1"
+    assert find_unusable(text) == ["10.32.0.0/12;10.48.0.0/12", "0.0.0.0/0", "fe80::/64", "::/0"]
+    assert find_unusable("") == []
 
 
 def test_what_somebody_has_written_by_hand() -> None:

@@ -4,6 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 import structlog
+from structlog.testing import LogCapture
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.builtin import CONFIG_MAPS, NODES, SERVICE_CIDRS, SERVICES, ConfigMap, Node, ServiceCidr, ServiceCidrSpec
@@ -46,7 +47,8 @@ class Scene:
             cilium=self.cilium,
         )
         self.config_maps: MemoryCache[ConfigMap] = MemoryCache(self.api, CONFIG_MAPS)
-        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
+        self.logged = LogCapture()
+        log = structlog.wrap_logger(None, processors=[self.logged])
         extra = [ip_network("198.51.100.0/24")]
         self.reconciler = ClusterNetworksReconciler(
             client=self.client,
@@ -163,6 +165,8 @@ async def test_what_an_administrator_adds_counts_at_once_and_stays(scene: Scene)
     scene.api.patch(CONFIG_MAPS, INTO.name, {"data": {"extra": extra}}, namespace=INTO.namespace)
     assert await scene.reconcile() == ["198.51.100.0/24", "203.0.113.0/24", "2001:db8:9::/48"]
     assert "10.9.0.0/16" in await scene.reconcile(POD_AND_SERVICE_NETWORKS)
+    [told] = [entry for entry in scene.logged.entries if entry["log_level"] == "warning"]
+    assert (told["key"], told["ignored"]) == ("extra", ["nonsense"]), "once"
     assert scene.api.get(CONFIG_MAPS, INTO.name, namespace=INTO.namespace).data["extra"] == extra
 
 
