@@ -7,6 +7,7 @@ import pytest
 from integration.deployment import CLUSTER_NETWORKS_PATH
 from integration.egress.conversation import Conversation, Transfer, ask
 from integration.eip.flow import Dialogue
+from integration.eip.solicitor import Solicitor
 from integration.eip.world import Gateway, World
 from integration.patience import wait_until
 
@@ -75,10 +76,13 @@ def test_nodes_with_strict_arp(world: World, gateway: Gateway) -> None:
             stack.callback(node.kernel.run, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=0")
         pod = stack.enter_context(world.pod("n3", app="strict"))
         policy = stack.enter_context(world.policy(gateway, labels={"app": "strict"}))
-        world.await_seen(pod, policy.eip())
-        # What the announcement has told is forgotten: only an answer can say where the address is.
-        world.server.kernel.run("ip", "neighbour", "flush", "all")
-        world.await_seen(pod, policy.eip())
+        eip = policy.eip()
+        world.await_seen(pod, eip)
+        # Which would be so by the announcements alone, until the host outside forgets.
+        heard = stack.enter_context(world.announcements())
+        stack.enter_context(Solicitor(world.server.netns, world.server.addresses, eip))
+        wait_until(lambda: any(said.reply for said in heard.of(eip)), what="the host outside is answered")
+        assert heard.ports(eip) == [policy.wait_placed()]
 
 
 @pytest.mark.parametrize("family", [4, 6])

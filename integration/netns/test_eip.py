@@ -371,10 +371,33 @@ async def test_with_strict_arp_the_agent_answers_for_what_it_holds(
         assert await resolves(client, node, EIP4)
         await overlay.sync_eips([EIP6])
         assert not await resolves(client, node, EIP4), "it has left"
-        node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "0")
-        await overlay.sync_eips(EIPS)
-        held.clear()
-        assert await resolves(client, node, EIP4), "the kernel answers again, and nobody else"
+
+
+async def test_what_has_left_is_not_answered_for_though_the_kernel_refuses(
+    segment: Segment, node: Host, overlay: OverlayNetwork
+) -> None:
+    client = segment.host(2)
+    node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "1")
+    await overlay.sync_eips(EIPS)
+    async with answering(overlay, EIPS):
+        assert await resolves(client, node, EIP4)
+        node.netns.ip("link", "delete", "egress.eip")
+        with pytest.raises(NetlinkError, match=r"no link egress\.eip"):
+            await overlay.sync_eips([EIP6])
+        assert not await resolves(client, node, EIP4)
+
+
+async def test_where_the_kernel_answers_nobody_else_does(segment: Segment, node: Host, overlay: OverlayNetwork) -> None:
+    client = segment.host(2)
+    node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "1")
+    await overlay.sync_eips(EIPS)
+    node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "0")
+    await overlay.sync_eips(EIPS)
+    async with answering(overlay, ()):
+        assert await resolves(client, node, EIP4), "that of the kernel"
+    node.netns.set_sysctl("net/ipv4/conf/all/arp_ignore", "1")
+    async with answering(overlay, EIPS):
+        assert not await resolves(client, node, EIP4), "it has not been told to"
 
 
 class Listener:

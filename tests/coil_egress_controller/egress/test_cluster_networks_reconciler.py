@@ -1,6 +1,7 @@
 """The cluster's networks are in the ConfigMap, whatever happens to either."""
 
 from ipaddress import ip_network
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -13,6 +14,7 @@ from coil.crd.meta import ObjectMeta
 from coil.crd.resource import NamespacedName
 from coil.egress.cluster_networks import POD_AND_SERVICE_NETWORKS
 from coil.kube.errors import ApiError, NotFoundError, NotServedError, UnavailableError
+from coil.manager.term import Term
 from coil.reconcile.controller import RequeueAfter
 from coil_egress_controller.egress.cluster_networks_reconciler import ClusterCaches, ClusterNetworksReconciler
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
@@ -138,6 +140,32 @@ async def test_networks_of_other_programs_are_found(scene: Scene) -> None:
         "fd01::/48",
     ]
     assert await scene.reconcile() == ["198.51.100.0/24"], "private networks stay outside tunnels anyway"
+
+
+class Watches:
+    """A term, and a controller of it: which of the caches hold it up."""
+
+    def __init__(self) -> None:
+        self.required: list[Any] = []
+
+    def controller(self, _name: str, _reconcile: object) -> "Watches":
+        return self
+
+    def watch(self, cache: object, _keys: object, *, batch_window: float = 0.0, optional: bool = False) -> None:
+        if not optional:
+            self.required.append(cache)
+
+    def resync(self, _keys: object, *, every: float, at_start: bool) -> None:
+        assert at_start
+
+
+def test_no_kind_that_is_not_served_everywhere_holds_it_up(scene: Scene) -> None:
+    """ServiceCIDRs before Kubernetes 1.33, and what other programs define."""
+    watches, caches = Watches(), scene.caches
+    scene.reconciler.setup(cast(Term, watches), resync=60)
+    optional = (caches.service_cidrs, caches.calico_pools, caches.cilium_nodes)
+    assert [cache for cache in watches.required if cache in optional] == []
+    assert caches.nodes in watches.required
 
 
 @pytest.mark.parametrize("kind", [NotServedError, NotFoundError])
