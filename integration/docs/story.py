@@ -131,6 +131,7 @@ GATEWAY: Final = (
     ),
     Step("see-eips", [r"^egressgateway\S+/office ", rf"^egresstunnel\S+/{NODE} .*Ready", r"^\[pod/coil-egress-agent-"]),
     Step("see-tunnels", [rf"^{NODE} .*Ready", rf"^\S+{NODE} +{NODE} "]),
+    Step("pods-in-unknown-networks", [r"^payments: $"]),
     Step("eip-link", [r"arp_ignore = 0", r"^1700:"]),
     Step("allow-podsubnet", ["rolebinding.*/podsubnet created"]),
     Step("unlabel-gateway-node", [f"node/{NODE} (un)?labeled"]),

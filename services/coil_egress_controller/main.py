@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from coil.admission.webhook_service import WebhookService, start_admission
-from coil.crd.builtin import NAMESPACES, NODES, Namespace, Node
+from coil.crd.builtin import NAMESPACES, NODES, ConfigMap, Namespace, Node
 from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.client import KubeClient
@@ -111,7 +111,7 @@ async def assemble(settings: Settings, process: Process) -> None:
             )
             manager.each_term(partial(networks.setup, resync=settings.resync_interval))
         if settings.enable_eip:
-            eip = _eip(settings, process, manager, kube, recorder, nodes, namespaces)
+            eip = _eip(settings, process, manager, kube, recorder, nodes, namespaces, config_maps)
             manager.each_term(eip.setup)
             manager.while_standing_by(eip.stand_by)
             caches = eip.caches
@@ -138,11 +138,14 @@ def _eip(
     recorder: Recorder,
     nodes: Cache[Node],
     namespaces: Cache[Namespace],
+    cluster_networks: Cache[ConfigMap] | None,
 ) -> EipControllers:
     return EipControllers(
         caches=EipCaches.start(
             manager, kube, nodes=nodes, namespaces=namespaces, lease_namespace=settings.eip_lease_namespace
         ),
+        cluster_networks=cluster_networks,
+        extra_networks=settings.eip_cluster_cidr,
         client=kube,
         recorder=recorder,
         metrics=EipMetrics(process.registry),

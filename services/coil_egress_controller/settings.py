@@ -96,6 +96,12 @@ class Settings(
         group=Group.EGRESS,
         help="networks between commas; further networks of the cluster that no object names, for --cluster-networks",
     )
+    eip_cluster_cidr: tuple[IPNetwork, ...] = flag(
+        "",
+        parse=parse_networks,
+        group=Group.EIP,
+        help="networks between commas; what nodes' agents are given as --cluster-cidr, beside the ConfigMap",
+    )
     resync_interval: float = flag(
         "1h",
         parse=parse_period,

@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from coil.crd.builtin import NAMESPACES, NODES
+from coil.crd.builtin import CONFIG_MAPS, NAMESPACES, NODES, ConfigMap
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.names import NodeName
 from coil.crd.resource import Resource
+from coil.egress.cluster_networks import POD_AND_SERVICE_NETWORKS
 from coil.eip.gateway_lease import (
     FENCE,
     LEASE_LABELS,
@@ -167,9 +168,12 @@ class Replica:
             slices=MemoryCache(api, EGRESS_ENDPOINT_SLICES, SLICE_INDEXERS),
             leases=MemoryCache(api, LEASES),
         )
+        self.cluster_networks: MemoryCache[ConfigMap] = MemoryCache(api, CONFIG_MAPS)
         self.registry = CollectorRegistry()
         self.controllers = EipControllers(
             caches=self.caches,
+            cluster_networks=self.cluster_networks,
+            extra_networks=[],
             client=self.client,
             recorder=world.recorder,
             metrics=EipMetrics(self.registry),
@@ -196,6 +200,7 @@ class Replica:
     def look(self) -> None:
         for name in EipCaches.__dataclass_fields__:
             getattr(self.caches, name).look()
+        self.cluster_networks.look()
 
     def stand_by(self) -> None:
         self._tasks.append(asyncio.create_task(self.manager.stand_by()))
@@ -328,6 +333,11 @@ class World:
             **spec,
         }
         self.api.put(EGRESS_GATEWAY_POLICIES, {"metadata": {"name": name, "namespace": namespace}, "spec": body})
+
+    def publish_networks(self, *networks: str) -> None:
+        """As the controller of the cluster's networks does."""
+        metadata = {"name": "coil-cluster-networks", "namespace": "kube-system"}
+        self.api.put(CONFIG_MAPS, {"metadata": metadata, "data": {POD_AND_SERVICE_NETWORKS: "\n".join(networks)}})
 
     def add_pod(self, name: str, namespace: str = "shop", *, app: str, ip: str, **status: Any) -> None:
         self.api.put(

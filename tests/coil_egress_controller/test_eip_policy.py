@@ -4,6 +4,7 @@ from coil.crd.builtin import NAMESPACES, NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.meta import Condition
+from coil_egress_controller.eip.endpoint_index import EIP_PODS
 from tests.coil_egress_controller.eip_world import World, play
 
 
@@ -198,5 +199,68 @@ def test_a_status_that_somebody_has_edited_is_mended() -> None:
         node = world.policy("a").status.node
         world.change(EGRESS_GATEWAY_POLICIES, "a", "shop", status={"node": "nowhere"})
         await world.until(lambda: world.policy("a").status.node == node)
+
+    play(script)
+
+
+def networks_known(world: World, policy: str) -> Condition | None:
+    found = world.policy(policy).status.conditions
+    return next((one for one in found if one.type == "PodNetworksKnown"), None)
+
+
+def test_pods_in_no_known_network_are_told_of_where_it_matters() -> None:
+    """To a policy with destinations, an address within the cluster is none of them."""
+
+    async def script(world: World) -> None:
+        await build(world)
+        world.add_policy("everything")
+        selected = {"podSelector": {"matchLabels": {"app": "everything"}}}
+        world.add_policy("partners", appliedTo=selected, destSubnet=["198.51.100.0/24"])
+        world.add_pod("p1", app="everything", ip="10.32.0.7")
+        await world.until(lambda: networks_known(world, "everything") is not None)
+        condition = networks_known(world, "everything")
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("False", "PodNetworkUnknown")
+        assert "10.32.0.7 of the pod p1" in condition.message
+        assert world.recorder.reasons.count("PodNetworkUnknown") == 1
+        world.add_pod("p0", app="everything", ip="10.32.0.6")
+        with world.no_writes("egressgatewaypolicies"):
+            await world.rest(12)
+        assert networks_known(world, "partners") is None
+        world.publish_networks("10.32.0.0/12")
+        await world.until(lambda: networks_known(world, "everything") is None)
+        assert ready(world, "everything").status == "True"
+        world.publish_networks()
+        await world.until(lambda: networks_known(world, "everything") is not None)
+        for name in ("p0", "p1"):
+            world.api.delete(EIP_PODS, name, namespace="shop")
+        await world.until(lambda: networks_known(world, "everything") is None)
+
+    play(script)
+
+
+def test_the_next_leader_says_the_same_of_networks_until_it_has_looked() -> None:
+    async def script(world: World) -> None:
+        await build(world)
+        world.add_policy("everything")
+        world.add_pod("p1", app="everything", ip="10.32.0.7")
+        await world.until(lambda: networks_known(world, "everything") is not None)
+        await world.depose()
+        world.lead()
+        with world.no_writes("egressgatewaypolicies"):
+            await world.rest(12)
+        assert world.recorder.reasons.count("PodNetworkUnknown") == 1
+
+    play(script)
+
+
+def test_a_nodes_own_pod_cidr_is_known() -> None:
+    async def script(world: World) -> None:
+        await build(world)
+        world.add_policy("everything")
+        world.add_pod("p1", app="everything", ip="10.244.3.7")
+        await world.until(lambda: networks_known(world, "everything") is not None)
+        world.change(NODES, "n1", spec={"podCIDRs": ["10.244.3.0/24"]})
+        await world.until(lambda: networks_known(world, "everything") is None)
 
     play(script)

@@ -1,6 +1,7 @@
 """What the programs may do on their nodes, as the chart starts them, and that they understand what they are told."""
 
 import json
+from ipaddress import ip_network
 from typing import Any, Final
 
 import pytest
@@ -357,6 +358,16 @@ def test_the_eip_gateway_verifies_sources_where_coild_does_not(
         "coild": {"verifySource": coild},
     }
     assert programs(render(values))["coil-egress-agent-node"].verify_source is verified
+
+
+def test_the_controller_knows_what_agents_are_told_of_the_clusters_networks() -> None:
+    values = {"eip": {"enabled": True, "clusterCIDR": ["10.96.0.0/12", "fd00:96::/108"]}, "egress": {"enabled": True}}
+    found = programs(render(values))
+    controller, agent = found["coil-egress-controller"], found["coil-egress-agent-node"]
+    assert controller.eip_cluster_cidr == agent.cluster_cidr
+    assert agent.cluster_cidr == (ip_network("10.96.0.0/12"), ip_network("fd00:96::/108"))
+    assert controller.cluster_networks == agent.cluster_networks
+    assert controller.cluster_networks is not None
 
 
 @pytest.mark.parametrize("given", [["^cali", "^br-"], [], None])

@@ -78,7 +78,11 @@ def egress_gateway_policy_definition() -> Document:
                 },
             ),
             "node": {"type": "string", "description": "The node that carries it; empty while none can."},
-            "conditions": conditions_schema("State of the policy.", "Ready: a node carries the policy's traffic."),
+            "conditions": conditions_schema(
+                "State of the policy.",
+                "Ready: a node carries the policy's traffic. PodNetworksKnown: False where one of its pods has an "
+                "address in no known network of the cluster.",
+            ),
         },
     )
     return define(

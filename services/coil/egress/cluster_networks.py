@@ -8,6 +8,7 @@ One program looks for them, as each node would otherwise have to watch all Nodes
 networks (RFC 1918, RFC 4193) stay outside tunnels anyway, so for them there are mostly none.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from ipaddress import collapse_addresses, ip_network
@@ -20,7 +21,7 @@ from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node, Service, ServiceCidr
 from coil.crd.foreign_network import CalicoPool, CiliumNode
 from coil.egress.private_network import LINK_LOCAL_NETWORKS, is_private, is_within
-from coil.kernel.family import Family, IPNetwork
+from coil.kernel.family import Family, IPAddress, IPNetwork
 
 LARGEST_POD_CIDR: Final = {Family.IPV4: 16, Family.IPV6: 48}
 """Shortest prefixes of a node's pod CIDR that are believed. Where nobody has set it, a node can do so itself, and what
@@ -80,6 +81,23 @@ def collect_pod_and_service_networks(
         texts += service.spec.cluster_ips  # "None" of a headless one
     found += _parse(texts)
     return _collapse(filter(_counts, found))
+
+
+class NetworkSet:
+    """The addresses of some networks: `address in networks`, by bisection."""
+
+    def __init__(self, networks: Iterable[IPNetwork]) -> None:
+        self._networks: dict[Family, list[IPNetwork]] = {family: [] for family in Family}
+        for network in _collapse(networks):
+            self._networks[Family.of(network)].append(network)
+        self._firsts = {
+            family: [int(network.network_address) for network in found] for family, found in self._networks.items()
+        }
+
+    def __contains__(self, address: IPAddress) -> bool:
+        family = Family.of(address)
+        position = bisect_right(self._firsts[family], int(address))
+        return position > 0 and address in self._networks[family][position - 1]
 
 
 def render_cluster_networks(*, nodes: Iterable[IPNetwork], others: Collection[IPNetwork]) -> dict[str, str]:

@@ -47,6 +47,9 @@ from coil.kernel.family import IPAddress
 
 READY: Final = "Ready"
 EXHAUSTED: Final = "Exhausted"
+POD_NETWORKS_KNOWN: Final = "PodNetworksKnown"
+NO_NODE: Final = "NoNode"
+"""For the moment: a reason that needs no Event."""
 _MOST = 2**63 - 1
 
 
@@ -136,13 +139,14 @@ def plan_policy_status(
     outcome: Placed | Refusal | NoGateway,
     *,
     generation: int,
+    others: Iterable[Condition] = (),
     now: datetime,
 ) -> EgressGatewayPolicyStatus:
     """The status that follows on `policy.status`; equal to it when there is nothing to write.
 
     `outcome` is one of `as_listed`, for the policy's spec of that `generation`, which may be older than `policy`. It is
-    written after the gateway's status. The address stays in it while there is
-    no node; a policy that is refused has none.
+    written after the gateway's status. The address stays in it while there is no node; a policy that is refused has
+    none. `others` are conditions that do not follow from the outcome.
     """
     eip = outcome.eip if isinstance(outcome, Placed) else None
     node = outcome.node if isinstance(outcome, Placed) else None
@@ -152,7 +156,7 @@ def plan_policy_status(
         egress_gateway_name=gateway_name,
         eip=PolicyEip(ipv4=ipv4, ipv6=ipv6),
         node=node or "",
-        conditions=keep_times([policy_condition(outcome)], policy.status.conditions, now),
+        conditions=keep_times([policy_condition(outcome), *others], policy.status.conditions, now),
     )
 
 
@@ -269,7 +273,7 @@ def gateway_conditions(ready_nodes: int, usage: AddressUsage) -> tuple[Condition
         ready = Condition(type=READY, status="True", reason="NodeReady", message="a node can carry its addresses")
     else:
         text = "no node that it selects can carry its addresses now"
-        ready = Condition(type=READY, status="False", reason="NoNode", message=text)
+        ready = Condition(type=READY, status="False", reason=NO_NODE, message=text)
     full4 = usage.ipv4_total > 0 and not usage.ipv4_free
     full6 = usage.ipv6_total > 0 and not usage.ipv6_free
     if full4 or full6:
@@ -284,8 +288,19 @@ def policy_condition(outcome: Placed | Refusal | NoGateway) -> Condition:
         return Condition(type=READY, status="False", reason=outcome.reason, message=outcome.message)
     if outcome.node is None:
         text = "no node carries it now: none is ready, or its address has not yet left another"
-        return Condition(type=READY, status="False", reason="NoNode", message=text)
+        return Condition(type=READY, status="False", reason=NO_NODE, message=text)
     return Condition(type=READY, status="True", reason="Placed", message=f"leaves by {outcome.node}")
+
+
+def stray_condition(stray: str) -> Condition:
+    """PodNetworksKnown: if not, traffic between pods takes the gateway, too. `stray` is a pod whose address is in no
+    known network of the cluster, in words.
+    """
+    text = (
+        f"{stray} is in no known network of the cluster: what pods of this policy send to such addresses leaves by the "
+        "gateway; add the network to the key extra of the ConfigMap coil-cluster-networks"
+    )
+    return Condition(type=POD_NETWORKS_KNOWN, status="False", reason="PodNetworkUnknown", message=text)
 
 
 def keep_times(conditions: Iterable[Condition], before: Iterable[Condition], now: datetime) -> tuple[Condition, ...]:

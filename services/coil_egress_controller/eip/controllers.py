@@ -4,13 +4,13 @@ Its kinds may not be served yet, when the program was upgraded before its CRDs. 
 the process does not wait for them, and each controller starts when the kinds that it reads are listed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.builtin import Namespace, Node
+from coil.crd.builtin import ConfigMap, Namespace, Node
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import (
     EGRESS_ENDPOINT_SLICES,
@@ -19,8 +19,10 @@ from coil.crd.egress_gateway_policy import (
     EgressGatewayPolicy,
 )
 from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
+from coil.crd.meta import Condition
 from coil.eip.gateway_lease import LEASE_LABELS
 from coil.eip.tunnel_plan import TunnelNets
+from coil.kernel.family import IPNetwork
 from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
@@ -36,6 +38,7 @@ from coil_egress_controller.eip.gateway_reconciler import GatewayDecision, Gatew
 from coil_egress_controller.eip.lease_monitor import LeaseMonitor
 from coil_egress_controller.eip.metric import EipMetrics
 from coil_egress_controller.eip.node_fact import NodeFactSource
+from coil_egress_controller.eip.pod_network_reconciler import PodNetworkReconciler
 from coil_egress_controller.eip.policy_status_reconciler import PolicyStatusReconciler
 from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS, SliceReconciler
 from coil_egress_controller.eip.standby import PATIENCE, StandbyDelay
@@ -93,12 +96,17 @@ class EipCaches:
 class EipControllers:
     """`setup` declares the controllers of a leader's term, `stand_by` those of a replica that does not lead.
 
+    `cluster_networks` is the cache of the ConfigMap that agents read, if they do; `extra_networks` are what they are
+    told beside it.
+
     `lease_namespace` has the Leases of gateway nodes; `slice_endpoints` is the maximum of an EgressEndpointSlice,
     `policies_per_gateway` of an EgressGateway; `resync` is in seconds. `now` is the wall clock in UTC, `clock` gives
     monotonic seconds, `random` [0, 1).
     """
 
     caches: EipCaches
+    cluster_networks: Cache[ConfigMap] | None
+    extra_networks: Collection[IPNetwork]
     client: ApiClient
     recorder: Recorder
     metrics: EipMetrics
@@ -125,6 +133,17 @@ class EipControllers:
         choices, selections, leases = gateways.choices, gateways.selections, gateways.leases
         slices_written: OwnWrites[EgressEndpointSlice] = OwnWrites()
         tunnels_written: OwnWrites[EgressTunnel] = OwnWrites()
+        other_conditions: Channel[str] = Channel()
+        pod_networks = None
+        if (cluster_networks := self.cluster_networks) is not None:
+            pod_networks = PodNetworkReconciler(
+                policies=caches.policies,
+                slices=caches.slices,
+                nodes=caches.nodes,
+                cluster_networks=cluster_networks,
+                extra=self.extra_networks,
+                changed=other_conditions,
+            )
         # They hear of everything before the controllers that look things up in them.
         term.subscribe(caches.slices, slices_written.observe)
         term.subscribe(caches.tunnels, tunnels_written.observe)
@@ -135,6 +154,7 @@ class EipControllers:
             written=gateways.policies_written,
             recorder=self.recorder,
             now=self.now,
+            others=_none if pod_networks is None else pod_networks.conditions,
         )
         slices = SliceReconciler(
             pods=caches.pods,
@@ -165,8 +185,10 @@ class EipControllers:
             log=log,
         )
         gateways.setup(term, caches.nodes, caches.namespaces, caches.tunnels, caches.leases, resync=self.resync)
-        policies.setup(term, decided=decided, unassigned=unassigned, resync=self.resync)
+        policies.setup(term, decided=decided, unassigned=unassigned, others=other_conditions, resync=self.resync)
         slices.setup(term, resync=self.resync)
+        if pod_networks is not None:
+            pod_networks.setup(term, resync=self.resync)
         tunnels.setup(term, resync=self.resync)
         # What the gateways' controller needs, too: until that one is open, no node counts as a gateway.
         needs = (caches.leases, caches.policies, caches.namespaces)
@@ -226,6 +248,10 @@ class EipControllers:
             random=self.random,
             log=log,
         )
+
+
+def _none(_policy: EgressGatewayPolicy) -> Iterable[Condition]:
+    return ()
 
 
 async def _at_once(_gateway: EgressGateway) -> float:

@@ -23,7 +23,7 @@ from coil.crd.meta import Condition
 from coil.crd.resource import object_key
 from coil.eip.claim import Placed, Refusal
 from coil.eip.gateway_choice import NoGateway
-from coil.eip.gateway_status import plan_policy_status
+from coil.eip.gateway_status import NO_NODE, plan_policy_status
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
 from coil.manager.term import Channel, Term
@@ -60,21 +60,35 @@ class PolicyStatusReconciler:
         written: OwnWrites[EgressGatewayPolicy],
         recorder: Recorder,
         now: Callable[[], datetime],
+        others: Callable[[EgressGatewayPolicy], Iterable[Condition]],
     ) -> None:
+        """`others` gives the conditions of a policy that do not follow from what was decided about its gateway."""
         self._client = client
         self._policies = policies
         self._choices = choices
         self._written = written
         self._recorder = recorder
         self._now = now
+        self._others = others
         self._verdicts: dict[str, _Verdict] = {}
 
-    def setup(self, term: Term, *, decided: Channel[GatewayDecision], unassigned: Channel[str], resync: float) -> None:
-        """`strayed` are the keys of policies that have lost their gateway."""
+    def setup(
+        self,
+        term: Term,
+        *,
+        decided: Channel[GatewayDecision],
+        unassigned: Channel[str],
+        others: Channel[str],
+        resync: float,
+    ) -> None:
+        """`unassigned` are the keys of policies that have lost their gateway, `others` of those whose other conditions
+        have changed.
+        """
         controller = term.controller("egressgatewaypolicy", self.reconcile, workers=WORKERS)
         controller.watch(self._policies, self._changed_policies, batch_window=_BATCH_WINDOW)
         controller.watch_channel(decided, self._decided_policies)
         controller.watch_channel(unassigned, lambda policy: [policy], batch_window=_BATCH_WINDOW)
+        controller.watch_channel(others, lambda policy: [policy])
         controller.resync(lambda: [object_key(policy.metadata) for policy in self._policies.items()], every=resync)
 
     def _decided_policies(self, decision: GatewayDecision) -> Iterable[str]:
@@ -112,7 +126,9 @@ class PolicyStatusReconciler:
             if verdict is None or verdict.gateway != choice:
                 return DONE  # a decision about the gateway is to come
             gateway, outcome, generation = verdict.gateway, verdict.outcome, verdict.generation
-        status = plan_policy_status(policy, gateway, outcome, generation=generation, now=self._now())
+        status = plan_policy_status(
+            policy, gateway, outcome, generation=generation, others=self._others(policy), now=self._now()
+        )
         if status == policy.status:
             return DONE
         name, namespace = policy.metadata.name, policy.metadata.namespace
@@ -127,15 +143,17 @@ class PolicyStatusReconciler:
                 return DONE
             raise
         self._written.note(policy, stored, cached=self._policies.get(key))
-        if not isinstance(outcome, Placed):
-            self._report(policy, status)
+        self._report(policy, status)
         return DONE
 
     def _report(self, policy: EgressGatewayPolicy, status: EgressGatewayPolicyStatus) -> None:
-        """As Events: why the policy is not served, where its status did not give that reason before."""
+        """As Events: what is wrong with the policy, where its status did not give that reason before. That no node
+        carries it for the moment is no Event.
+        """
         before: dict[str, Condition] = {condition.type: condition for condition in policy.status.conditions}
         for condition in status.conditions:
             known = before.get(condition.type)
-            if condition.status == "False" and (known is None or known.reason != condition.reason):
+            is_wrong = condition.status == "False" and condition.reason != NO_NODE
+            if is_wrong and (known is None or known.reason != condition.reason):
                 subject = EventSubject.of(EGRESS_GATEWAY_POLICIES, policy.metadata)
                 self._recorder.warn(subject, reason=condition.reason, message=condition.message)

@@ -29,7 +29,7 @@ BATCH_WINDOW: Final = 0.15
 """Counted from the first of several changes: the longest time that a pod waits until its slices are written. The last
 pod of a crowd waits only for the rest of a window.
 """
-_BY_POLICY: Final = "policy"
+BY_POLICY: Final = "policy"
 _WRITES_AT_ONCE = 4
 _NAME_LENGTH = 253
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -46,7 +46,7 @@ def policies_of(slice_: EgressEndpointSlice) -> set[str]:
     return {f"{metadata.namespace}/{name}" for name in names}
 
 
-SLICE_INDEXERS: Final[Mapping[str, Callable[[EgressEndpointSlice], Iterable[str]]]] = {_BY_POLICY: policies_of}
+SLICE_INDEXERS: Final[Mapping[str, Callable[[EgressEndpointSlice], Iterable[str]]]] = {BY_POLICY: policies_of}
 """What the cache of slices needs."""
 
 
@@ -105,7 +105,7 @@ class SliceReconciler:
             yield from policies_of(present)
 
     def _slices_of(self, key: str) -> list[EgressEndpointSlice]:
-        known = {one.metadata.name: one for one in self.slices.by_index(_BY_POLICY, key)}
+        known = {one.metadata.name: one for one in self.slices.by_index(BY_POLICY, key)}
         known |= {one.metadata.name: one for one in self.writer.unseen() if key in policies_of(one)}
         return list(known.values())
 
