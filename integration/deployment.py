@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Final
 
 from integration.access.right import RAVEN_VALUES
 from integration.cluster.address import free_port
@@ -38,7 +39,11 @@ OWN_NODE_POLICIES = (
     "coil-egress-node-own-lease",
 )
 KINDS = ("addresspools", "addressblocks", "blockrequests", "egresses", "egressclientslices")
-EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
+EIP_KINDS = (
+    *("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices"),
+    *("egresspolicies", "egressclusterpolicies", "egressclusterinfos"),
+)
+EIP_VALUES: Final[dict[str, object]] = {"enabled": True, "egressPolicies": True}
 WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-ipam-controller"
 EGRESS_WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/coil-egress-controller"
 POOLS_PATH = "/apis/coil.cybozu.com/v2/addresspools"
@@ -133,13 +138,13 @@ def apply_kinds(plane: ControlPlane, chart: Path = CHART) -> None:
 
 def access_documents() -> list[Document]:
     """Accounts and roles of all programs: the chart without workloads, which are processes of the tests here."""
-    everything = {"eip": {"enabled": True}, "raven": RAVEN_VALUES}
+    everything = {"eip": EIP_VALUES, "raven": RAVEN_VALUES}
     return [document for document in render(everything) if document["kind"] in ACCESS_KINDS]
 
 
 def webhook_documents(of: str = IPAM_CONTROLLER) -> list[Document]:
     """The webhook configurations of a controller, as the chart has them."""
-    documents = render({"eip": {"enabled": True}})
+    documents = render({"eip": EIP_VALUES})
     return [document for document in documents if "webhooks" in document and document["metadata"]["name"] == of]
 
 

@@ -22,6 +22,7 @@ _EGRESS = f"{_API}/test_egress_controller.py"
 _EGRESS_ADMISSION = f"{_API}/test_egress_admission.py"
 _EGRESS_CLIENT = f"{_API}/test_egress_client.py"
 _EIP_ADMISSION = f"{_API}/test_eip_admission.py"
+_EGRESS_POLICIES = f"{_API}/test_egress_policies.py"
 _GATEWAY_NODE = f"{_API}/test_gateway_node.py"
 _IPAM = f"{_API}/test_ipam_controller.py"
 _AWS_NODES = "integration/aws_nodes"
@@ -42,6 +43,10 @@ _CLUSTER_BINDING = f"{_EGRESS}::test_subjects_of_the_binding_for_former_router_p
 _BUDGET = f"{_EGRESS}::test_a_disruption_budget_comes_changes_and_goes"
 _TUNNEL = f"{_GATEWAY_NODE}::test_a_tunnel_comes_and_goes_with_its_node"
 _POLICY = f"{_GATEWAY_NODE}::test_a_policys_address_and_pods_are_written_down"
+_SERVED = f"{_EGRESS_POLICIES}::test_policies_of_egressgateway_are_served_as_they_are_written"
+_FOLLOWED = f"{_EGRESS_POLICIES}::test_a_change_and_a_deletion_are_followed"
+_CLUSTER_INFO = f"{_EGRESS_POLICIES}::test_the_cluster_info_adds_networks_and_says_which_were_found"
+_CLUSTER_WIDE = f"{_EGRESS_POLICIES}::test_a_cluster_policy_has_one_address_in_all_its_namespaces"
 _REVOKED = f"{_GATEWAY_NODE}::test_the_lease_of_a_silent_node_is_revoked"
 _BLOCK = f"{_IPAM}::test_a_request_gets_a_block"
 _COLLECTED = f"{_IPAM}::test_what_a_deleted_node_leaves_is_collected"
@@ -197,6 +202,14 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             f"update egressgateways/status.{EIP}": _POLICY,
             f"list, watch egressgatewaypolicies.{EIP}": f"{_LISTS}::test_the_egress_controller",
             f"update egressgatewaypolicies/status.{EIP}": _POLICY,
+            f"list, watch egresspolicies.{EIP}": f"{_LISTS}::test_the_egress_controller",
+            f"list, watch egressclusterpolicies.{EIP}": f"{_LISTS}::test_the_egress_controller",
+            f"list, watch egressclusterinfos.{EIP}": f"{_LISTS}::test_the_egress_controller",
+            f"update egresspolicies/status.{EIP}": _SERVED,
+            f"update egressclusterinfos/status.{EIP}": _CLUSTER_INFO,
+            f"update egressclusterpolicies/status.{EIP}": _CLUSTER_WIDE,
+            f"create egressgatewaypolicies.{EIP}": _SERVED,
+            f"update, delete egressgatewaypolicies.{EIP}": _FOLLOWED,
             f"update egressgatewaypolicies/finalizers.{EIP}": _POLICY,
             f"list, watch egresstunnels.{EIP}": f"{_LISTS}::test_the_egress_controller",
             f"create, delete egresstunnels.{EIP}": _TUNNEL,

@@ -18,7 +18,7 @@ RightKey: TypeAlias = tuple[str, str, str, str, str]
 RAVEN_VALUES: Final[dict[str, object]] = {"enabled": True, "services": {"cidrs": ["10.96.0.0/12"]}}
 """coil-raven with every right that it may have."""
 POOL_VALUES: Final[dict[str, object]] = {
-    "eip": {"enabled": True},
+    "eip": {"enabled": True, "egressPolicies": True},
     "routeSync": {"enabled": True},
     "raven": RAVEN_VALUES,
 }

@@ -36,6 +36,7 @@ ROUTERS = "internet"
 COILD_METRICS, ROUTER_METRICS, NODE_AGENT_METRICS = 9384, 8080, 9398
 STOP_TIMEOUT = 60.0
 
+SOURCES = {"egresspolicies", "egressclusterpolicies", "egressclusterinfos"}
 EIP = {"egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices"}
 
 
@@ -88,12 +89,12 @@ def test_the_egress_controller(paged: ControlPlane) -> None:
     metrics = free_port(LOCALHOST, 9396)
     ports = (metrics, free_port(LOCALHOST, metrics + 1))
     command = egress_controller_command(
-        paged, ports=ports, image="example.invalid/coil:test", flags=[CLUSTER_NETWORKS_FLAG]
+        paged, ports=ports, image="example.invalid/coil:test", flags=[CLUSTER_NETWORKS_FLAG, "--enable-egress-policies"]
     )
     routers = {"egresses", "deployments", "services", "poddisruptionbudgets"}
     accounts = {"serviceaccounts", "rolebindings", "clusterrolebindings"}
     clients = {"egress-clients", "egressclientslices"}
-    gateways = {"nodes", "namespaces", "pods", "leases"} | EIP
+    gateways = {"nodes", "namespaces", "pods", "leases"} | EIP | SOURCES
     networks = {"addresspools", "servicecidrs", "apiserver-service", "configmaps"}
     networks |= {"kubeadm-config", "kube-proxy-config", "cilium-config"}
     with running(paged.workspace.spawn("paged-egress-controller", command)):

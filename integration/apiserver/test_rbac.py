@@ -139,8 +139,12 @@ COILD_MAY_NOT = [
 ]
 
 
-EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
-PEOPLES_EIP_KINDS = ("egressgateways", "egressgatewaypolicies")
+AGENTS_EIP_KINDS = ("egresstunnels", "egressgateways", "egressgatewaypolicies", "egressendpointslices")
+EIP_KINDS = (*AGENTS_EIP_KINDS, "egresspolicies", "egressclusterpolicies", "egressclusterinfos")
+PEOPLES_EIP_KINDS = (
+    *("egressgateways", "egressgatewaypolicies", "egresspolicies", "egressclusterpolicies"),
+    "egressclusterinfos",
+)
 
 EGRESS_CONTROLLER_MAY = [
     *(access(verb, COIL, "egresses") for verb in ("list", "watch")),
@@ -174,6 +178,7 @@ EGRESS_CONTROLLER_MAY = [
     access("get", EIP, "egressgateways"),
     *(access(verb, EIP, kind) for verb in ("create", "delete") for kind in ("egresstunnels", "egressendpointslices")),
     access("update", EIP, "egressendpointslices"),
+    *(access(verb, EIP, "egressgatewaypolicies") for verb in ("create", "update", "delete")),
     *(access("update", EIP, f"{kind}/status") for kind in PEOPLES_EIP_KINDS),
     access("patch", EIP, "egresstunnels/status"),
     access("update", EIP, "egressgatewaypolicies/finalizers"),
@@ -214,7 +219,13 @@ EGRESS_CONTROLLER_MAY_NOT = [
     *(access(verb, "", "pods") for verb in ("create", "update", "patch", "delete")),
     access("get", "", "pods", namespace="default"),
     *(access(verb, "", kind) for verb in ("update", "patch", "delete") for kind in ("nodes", "namespaces")),
-    *(access(verb, EIP, kind) for verb in ("create", "update", "patch", "delete") for kind in PEOPLES_EIP_KINDS),
+    *(
+        access(verb, EIP, kind)
+        for verb in ("create", "update", "patch", "delete")
+        for kind in PEOPLES_EIP_KINDS
+        if kind != "egressgatewaypolicies"
+    ),
+    access("patch", EIP, "egressgatewaypolicies"),
     *(access("get", EIP, kind) for kind in EIP_KINDS if kind != "egressgateways"),
     *(access(verb, "", "secrets") for verb in ("get", "list", "create")),
     access("get", "", "secrets", namespace="kube-system", name=WEBHOOK_SECRET),
@@ -228,7 +239,7 @@ EGRESS_CONTROLLER_MAY_NOT = [
 ]
 
 EGRESS_NODE_MAY = [
-    *(access(verb, EIP, kind) for verb in ("list", "watch") for kind in EIP_KINDS),
+    *(access(verb, EIP, kind) for verb in ("list", "watch") for kind in AGENTS_EIP_KINDS),
     access("patch", EIP, "egresstunnels/status"),
     *(access(verb, "", kind) for verb in ("list", "watch") for kind in ("nodes", "pods")),
     *(access(verb, COIL, "addresspools") for verb in ("list", "watch")),
@@ -236,6 +247,7 @@ EGRESS_NODE_MAY = [
     *(access(verb, "", "configmaps", namespace="kube-system", name=CLUSTER_NETWORKS) for verb in ("list", "watch")),
 ]
 EGRESS_NODE_MAY_NOT = [
+    *(access(verb, EIP, kind) for verb in ("list", "watch") for kind in EIP_KINDS if kind not in AGENTS_EIP_KINDS),
     *(access(verb, "", "configmaps", namespace="kube-system") for verb in ("get", "list", "watch")),
     *(
         access(verb, "", "configmaps", namespace="kube-system", name=CLUSTER_NETWORKS)

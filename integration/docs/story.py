@@ -119,6 +119,11 @@ GATEWAY: Final = (
     Step("allow-namespace", ["namespace/shop labeled"]),
     Step("policy", ["egressgatewaypolicy.*/payments created"]),
     Step("policies", ["/payments-fixed created", "/mail created"]),
+    Step("serve-egress-policies", ["has been upgraded", "successfully rolled out"]),
+    Step("cluster-policy", ["egressclusterpolicy.*/updates created"]),
+    Step(
+        "see-cluster-policies", [r"^updates +office +10\.6\.0\.\d+ +.*True", "^shop +egcp-updates +office"], waits=True
+    ),
     Step(
         "see-gateways",
         [
@@ -136,7 +141,7 @@ GATEWAY: Final = (
     Step("allow-podsubnet", ["rolebinding.*/podsubnet created"]),
     Step("unlabel-gateway-node", [f"node/{NODE} (un)?labeled"]),
     Step("see-gateways", [r"^egressgateway\S+/office .*False", "^shop +payments .*NoNode"], waits=True),
-    Step("delete-gateway", ['"payments" deleted', '"office" deleted']),
+    Step("delete-gateway", ['"updates" deleted', '"payments" deleted', '"office" deleted']),
 )
 """eip-gateway.md and what troubleshooting.md has of it."""
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from coil.admission.webhook_service import WebhookService, start_admission
 from coil.crd.builtin import NAMESPACES, NODES, ConfigMap, Namespace, Node
+from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS, EgressClusterInfo
 from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.client import KubeClient
@@ -26,6 +27,7 @@ from coil.runtime.flag import parse_settings
 from coil.runtime.process import Process, run
 from coil_egress_controller.egress.admission import EgressAdmission
 from coil_egress_controller.egress.client_metric import ClientPodCollector
+from coil_egress_controller.egress.cluster_info_reconciler import ClusterInfoReconciler
 from coil_egress_controller.egress.cluster_networks_reconciler import (
     ClusterCaches,
     ClusterNetworksReconciler,
@@ -34,7 +36,7 @@ from coil_egress_controller.egress.cluster_networks_reconciler import (
 from coil_egress_controller.egress.controllers import EgressCaches, EgressControllers
 from coil_egress_controller.egress.own_image import find_own_image
 from coil_egress_controller.eip.admission_reader import AdmissionCaches, AdmissionReader
-from coil_egress_controller.eip.controllers import EipCaches, EipControllers
+from coil_egress_controller.eip.controllers import EipCaches, EipControllers, SourceCaches
 from coil_egress_controller.eip.gateway_admission import GatewayAdmission
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
 from coil_egress_controller.eip.policy_admission import PolicyAdmission
@@ -100,12 +102,18 @@ async def assemble(settings: Settings, process: Process) -> None:
         # No decision relies on this cache for the absence of a Node.
         nodes = manager.cache(kube.collection(NODES, freshness=Freshness.CACHED), optional=True)
         cluster = ClusterCaches.start(manager, kube, nodes=nodes)
+        infos: Cache[EgressClusterInfo] | None = None
+        if settings.enable_eip and settings.enable_egress_policies:
+            infos = manager.cache(kube.collection(EGRESS_CLUSTER_INFOS), optional=True)
+            cluster_info = ClusterInfoReconciler(client=kube, caches=cluster, infos=infos, log=log)
+            manager.each_term(partial(cluster_info.setup, resync=settings.resync_interval))
         if into is not None and config_maps is not None:
             networks = ClusterNetworksReconciler(
                 client=kube,
                 caches=cluster,
                 config_maps=config_maps,
                 into=into,
+                infos=infos,
                 extra=settings.cluster_cidr,
                 log=log,
             )
@@ -144,6 +152,7 @@ def _eip(
         caches=EipCaches.start(
             manager, kube, nodes=nodes, namespaces=namespaces, lease_namespace=settings.eip_lease_namespace
         ),
+        sources=SourceCaches.start(manager, kube) if settings.enable_egress_policies else None,
         cluster_networks=cluster_networks,
         extra_networks=settings.eip_cluster_cidr,
         client=kube,

@@ -96,6 +96,12 @@ class Settings(
         group=Group.EGRESS,
         help="networks between commas; further networks of the cluster that no object names, for --cluster-networks",
     )
+    enable_egress_policies: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.EIP,
+        help="serve the kinds EgressPolicy, EgressClusterPolicy and EgressClusterInfo of egressgateway 0.6",
+    )
     eip_cluster_cidr: tuple[IPNetwork, ...] = flag(
         "",
         parse=parse_networks,

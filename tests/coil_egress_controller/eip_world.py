@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from coil.crd.builtin import CONFIG_MAPS, NAMESPACES, NODES, ConfigMap
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES, EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.names import NodeName
 from coil.crd.resource import Resource
@@ -34,7 +35,7 @@ from coil.eip.lease_renewal import LeaseRenewal, held_entries, known_term
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kube.errors import ApiError, ConflictError, NotFoundError, UnavailableError
 from coil.kube.lease_lock import LEASES, Lease
-from coil_egress_controller.eip.controllers import EipCaches, EipControllers
+from coil_egress_controller.eip.controllers import EipCaches, EipControllers, SourceCaches
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, is_endpoint
 from coil_egress_controller.eip.gateway_index import POLICY_INDEXERS
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
@@ -168,10 +169,14 @@ class Replica:
             slices=MemoryCache(api, EGRESS_ENDPOINT_SLICES, SLICE_INDEXERS),
             leases=MemoryCache(api, LEASES),
         )
+        self.sources = SourceCaches(
+            policies=MemoryCache(api, EGRESS_POLICIES), cluster_policies=MemoryCache(api, EGRESS_CLUSTER_POLICIES)
+        )
         self.cluster_networks: MemoryCache[ConfigMap] = MemoryCache(api, CONFIG_MAPS)
         self.registry = CollectorRegistry()
         self.controllers = EipControllers(
             caches=self.caches,
+            sources=self.sources,
             cluster_networks=self.cluster_networks,
             extra_networks=[],
             client=self.client,
@@ -201,6 +206,9 @@ class Replica:
         for name in EipCaches.__dataclass_fields__:
             getattr(self.caches, name).look()
         self.cluster_networks.look()
+        for source in (self.sources.policies, self.sources.cluster_policies):
+            assert isinstance(source, MemoryCache)
+            source.look()
 
     def stand_by(self) -> None:
         self._tasks.append(asyncio.create_task(self.manager.stand_by()))

@@ -10,11 +10,13 @@ from coil.crd.address_pool import AddressPool
 from coil.crd.egress import Egress
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.egress_policy import EgressClusterPolicy, EgressPolicy
 from coil.crd.egress_validation import validate_egress
 from coil.crd.eip_validation import validate_gateway, validate_policy
 from coil.crd.pool_validation import validate_pool
 from coil.crd.schema import definitions
 from coil.crd.validation import FieldError
+from coil.eip.policy_mirror import Source, mirror_spec
 from integration.pod_template_schema import pod_template_schema
 from tests.coil.crd.cel import evaluate_rules
 from tests.coil.crd.structural import faults
@@ -26,6 +28,8 @@ _VALIDATIONS: Final[Mapping[str, Callable[[Document], list[FieldError]]]] = {
     "Egress": lambda document: validate_egress(msgspec.convert(document, Egress)),
     "EgressGateway": lambda document: validate_gateway(msgspec.convert(document, EgressGateway)),
     "EgressGatewayPolicy": lambda document: validate_policy(msgspec.convert(document, EgressGatewayPolicy)),
+    "EgressPolicy": lambda document: _validate_source(msgspec.convert(document, EgressPolicy)),
+    "EgressClusterPolicy": lambda document: _validate_source(msgspec.convert(document, EgressClusterPolicy)),
 }
 _METADATA: Final = {"name", "namespace", "labels", "annotations"}
 _TOP: Final = {
@@ -72,6 +76,10 @@ def _own(document: Document) -> Iterator[str]:
         yield from faults(schema, document)
     yield from (f"{refusal.path}: {refusal.message}" for refusal in evaluate_rules(schema, document))
     yield from (f"{error.path}: {error.message}" for error in _VALIDATIONS[document["kind"]](document))
+
+
+def _validate_source(source: Source) -> list[FieldError]:
+    return validate_policy(EgressGatewayPolicy(metadata=source.metadata, spec=mirror_spec(source)))
 
 
 def _foreign(document: Document) -> Iterator[str]:

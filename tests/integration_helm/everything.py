@@ -19,7 +19,12 @@ METRICS: Final = {
     "dashboards": {"enabled": True},
 }
 EVERYTHING: Final[dict[str, object]] = {
-    "eip": {"enabled": True, "clusterCIDR": ["10.96.0.0/12", "fd00:96::/112"], "forwardShim": True},
+    "eip": {
+        "enabled": True,
+        "clusterCIDR": ["10.96.0.0/12", "fd00:96::/112"],
+        "forwardShim": True,
+        "egressPolicies": True,
+    },
     "routeSync": {"enabled": True},
     "raven": RAVEN_VALUES,
     "metrics": METRICS,

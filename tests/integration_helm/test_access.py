@@ -84,6 +84,30 @@ def test_without_floating_addresses_the_controller_reads_no_gateways() -> None:
     assert [webhook["name"] for webhook in webhooks] == ["validate.egress.coil.cybozu.com"]
 
 
+def test_only_where_egressgateways_policies_are_served_the_controller_writes_policies() -> None:
+    written = (("egressgateway.spidernet.io",), ("egressgatewaypolicies",), ("create", "update", "delete"))
+    served = render({"eip": {"enabled": True, "egressPolicies": True}}, kubernetes="1.30.0")
+    without = render({"eip": {"enabled": True}}, kubernetes="1.30.0")
+    for documents, expected in ((served, True), (without, False)):
+        assert (written in rules(documents, "ClusterRole", "coil-egress-controller")) is expected
+        webhooks = pick(documents, "ValidatingWebhookConfiguration", "coil-egress-controller")["webhooks"]
+        asked = {kind for webhook in webhooks for rule in webhook["rules"] for kind in rule["resources"]}
+        assert ({"egresspolicies", "egressclusterpolicies"} <= asked) is expected
+        assert ("egresspolicies" in resources(documents, "ClusterRole", "coil-egressgatewaypolicy-edit")) is expected
+        assert ("coil-egress-cluster-policies" in names(documents, "ValidatingAdmissionPolicy")) is expected
+        command = pod_spec(pick(documents, "Deployment", "coil-egress-controller"))["containers"][0]["args"]
+        assert ("--enable-egress-policies" in command) is expected
+    # Nobody may write for the cluster, but whom the cluster's administrator lets.
+    for document in served:
+        if document["kind"] in ROLES:
+            for rule in document["rules"]:
+                if "egressclusterpolicies" in rule["resources"]:
+                    assert set(rule["verbs"]) <= {"get", "list", "watch"}
+    assert "coil-egress-cluster-policies" not in names(
+        render({"eip": {"enabled": True, "egressPolicies": True}}, kubernetes="1.29.0"), "ValidatingAdmissionPolicy"
+    )
+
+
 def test_router_pods_read_no_pods() -> None:
     """Their account is in tenants' namespaces."""
     for documents in (render(), render(EVERYTHING)):

@@ -43,6 +43,7 @@ def define(
     columns: Sequence[Document],
     subresources: Mapping[str, Document] | None = None,
     rules: Sequence[Rule] = (),
+    short_name: str = "",
 ) -> Document:
     """`rules` are those of the whole object."""
     own = {
@@ -65,18 +66,21 @@ def define(
     }
     if subresources is not None:
         version["subresources"] = dict(subresources)
+    names: Document = {
+        "kind": resource.kind,
+        "listKind": f"{resource.kind}List",
+        "plural": resource.plural,
+        "singular": resource.kind.lower(),
+    }
+    if short_name:
+        names["shortNames"] = [short_name]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{resource.plural}.{resource.group}"},
         "spec": {
             "group": resource.group,
-            "names": {
-                "kind": resource.kind,
-                "listKind": f"{resource.kind}List",
-                "plural": resource.plural,
-                "singular": resource.kind.lower(),
-            },
+            "names": names,
             "scope": "Namespaced" if resource.namespaced else "Cluster",
             "versions": [version],
         },

@@ -3,8 +3,12 @@
 Strings stay strings here, so that one with nonsense in it can still be decoded, listed and reported.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
 
+import msgspec
+
+from coil.crd.cidr import Version
 from coil.crd.meta import Condition, LabelSelector, ObjectMeta, Struct
 from coil.crd.names import EIP_GROUP, EIP_VERSION, SHARE_LIMIT
 from coil.crd.resource import Resource
@@ -53,6 +57,18 @@ class Ranges(Struct, frozen=True, kw_only=True):
     ipv6: tuple[str, ...] = ()
 
 
+class IpPools(Struct, frozen=True, kw_only=True):
+    """Addresses as egressgateway 0.6 has them, beside those of `ranges`. The default EIP, a pair where there are both
+    families, is the address of policies whose allocatorPolicy is `default`; "" means the first of the family.
+    """
+
+    ipv4: tuple[str, ...] = ()
+    ipv6: tuple[str, ...] = ()
+    # The struct's camel case would ask for "ipv4DefaultEip".
+    ipv4_default_eip: str = msgspec.field(name="ipv4DefaultEIP", default="")
+    ipv6_default_eip: str = msgspec.field(name="ipv6DefaultEIP", default="")
+
+
 class NodeSelector(Struct, frozen=True, kw_only=True):
     """`limit` counts with the policy Limit."""
 
@@ -63,15 +79,32 @@ class NodeSelector(Struct, frozen=True, kw_only=True):
 
 class EgressGatewaySpec(Struct, frozen=True, kw_only=True):
     """`allowed_namespaces` selects by the namespaces' labels; None allows all. `unserved_family` is a FailPolicy, of
-    traffic of a family of which a policy has no address; "" for that of `fail_policy`.
+    traffic of a family of which a policy has no address; "" for that of `fail_policy`. `cluster_default`: it serves
+    policies that name no gateway, where the namespace names none, either. `sharing` is a Sharing, "" for `Any` of a
+    gateway with `ippools`, whose default EIP is everybody's, and else for `Namespace`.
     """
 
+    cluster_default: bool = False
     ranges: Ranges = Ranges()
-    sharing: str = Sharing.NAMESPACE
+    ippools: IpPools = IpPools()
+    sharing: str = ""
     node_selector: NodeSelector = NodeSelector()
     allowed_namespaces: LabelSelector | None = None
     fail_policy: str = FailPolicy.CLOSED
     unserved_family: str = ""
+
+    def offers(self, version: Version) -> Iterator[tuple[str, str]]:
+        """The addresses of a family, as they are written, each with the path of its field."""
+        for field, written in (("ranges", self.ranges), ("ippools", self.ippools)):
+            for position, text in enumerate(written.ipv4 if version == 4 else written.ipv6):
+                yield f"spec.{field}.ipv{version}[{position}]", text
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether policies of several namespaces may have the same address."""
+        if self.sharing:
+            return self.sharing == Sharing.ANY
+        return bool(self.ippools.ipv4 or self.ippools.ipv6)
 
     @property
     def is_strict(self) -> bool:
@@ -80,7 +113,9 @@ class EgressGatewaySpec(Struct, frozen=True, kw_only=True):
 
 
 class PolicyRef(Struct, frozen=True, kw_only=True, order=True):
-    namespace: str
+    """`namespace` is empty where egressgateway has written it of an EgressClusterPolicy."""
+
+    namespace: str = ""
     name: str
 
 

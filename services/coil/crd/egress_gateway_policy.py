@@ -4,6 +4,8 @@ EgressEndpointSlice: some of the pods that a policy selects, as the controller w
 Strings stay strings here, so that one with nonsense in it can still be decoded, listed and reported.
 """
 
+from enum import StrEnum
+
 import msgspec
 
 from coil.crd.meta import Condition, LabelSelector, ObjectMeta, Struct
@@ -11,13 +13,25 @@ from coil.crd.names import EIP_GROUP, EIP_VERSION
 from coil.crd.resource import Resource
 
 
+class AllocatorPolicy(StrEnum):
+    """Which of the gateway's addresses a policy gets that asks for none in particular."""
+
+    DEFAULT = "default"
+    """The gateway's default EIP, if it has one."""
+    ROUND_ROBIN = "rr"
+    """One that nobody has."""
+
+
 class EgressIP(Struct, frozen=True, kw_only=True):
-    """Explicit addresses, the node's own, or (neither) any of the gateway's."""
+    """Explicit addresses, the node's own, or (neither) one of the gateway's: as `allocator_policy`, an AllocatorPolicy,
+    says, or with "" the gateway itself.
+    """
 
     ipv4: str = ""
     ipv6: str = ""
     # The API writes "useNodeIP"; the struct's camel case would ask for "useNodeIp".
     use_node_ip: bool = msgspec.field(name="useNodeIP", default=False)
+    allocator_policy: str = ""
 
 
 class AppliedTo(Struct, frozen=True, kw_only=True):
@@ -72,9 +86,11 @@ EGRESS_GATEWAY_POLICIES: Resource[EgressGatewayPolicy] = Resource(
 
 
 class EgressEndpoint(Struct, frozen=True, kw_only=True):
-    """A pod that runs and has addresses; `uuid` is its UID."""
+    """A pod that runs and has addresses; `uuid` is its UID. Of egressgateway's own slices nothing is left but empty
+    ones: their fields have other names.
+    """
 
-    pod_name: str
+    pod_name: str = ""
     ipv4_list: tuple[str, ...] = ()
     ipv6_list: tuple[str, ...] = ()
     node_name: str = ""

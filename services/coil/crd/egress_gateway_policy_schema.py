@@ -5,7 +5,7 @@ default.
 """
 
 from coil.crd.definition import AGE, RULES, Document, column, define, object_schema, observed_generation_schema
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, AllocatorPolicy
 from coil.crd.eip_rule import APPLIED_TO_RULES, EGRESS_IP_RULES, IMMUTABLE_RULES
 from coil.crd.field_schema import address_schema, cidrs_schema, condition_path, conditions_schema, selector_schema
 
@@ -16,7 +16,8 @@ _NAME_LENGTH = 253
 _OPTIONAL_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"
 
 
-def egress_gateway_policy_definition() -> Document:
+def policy_spec_schema(**applied_to: Document) -> Document:
+    """The spec of this kind, and of those that it stands for; `applied_to` are their fields beside this kind's."""
     egress_ip = object_schema(
         "The address to leave with. Immutable. Without any of it, one that the gateway chooses.",
         {
@@ -26,9 +27,16 @@ def egress_gateway_policy_definition() -> Document:
                 "type": "boolean",
                 "description": "Leave with the gateway node's own address; excludes the other two.",
             },
+            "allocatorPolicy": {
+                "type": "string",
+                "enum": ["", *map(str, AllocatorPolicy)],
+                "description": "Without an address. default: the gateway's default EIP (ippools.ipv4DefaultEIP, "
+                "ippools.ipv6DefaultEIP), if it has ippools. rr: an address that no policy has. Otherwise as the "
+                "gateway's ranges.policy says.",
+            },
         },
     )
-    applied_to = object_schema(
+    applied = object_schema(
         "Whose traffic it is about: one of the two.",
         {
             "podSelector": selector_schema("Selects pods of the policy's namespace by their labels."),
@@ -37,9 +45,10 @@ def egress_gateway_policy_definition() -> Document:
                 "egressgatewaypolicies/podsubnet.",
                 most=MAX_POD_SUBNETS,
             ),
+            **applied_to,
         },
     )
-    spec = object_schema(
+    return object_schema(
         "Whose traffic leaves the cluster by which gateway, with which address, and for where.",
         {
             "egressGatewayName": {
@@ -50,7 +59,7 @@ def egress_gateway_policy_definition() -> Document:
                 "egressgateway.spidernet.io/default names, else the one named default.",
             },
             "egressIP": egress_ip | {RULES: EGRESS_IP_RULES},
-            "appliedTo": applied_to | {RULES: APPLIED_TO_RULES},
+            "appliedTo": applied | {RULES: APPLIED_TO_RULES},
             "destSubnet": cidrs_schema(
                 "Destinations that it is about. If empty, everything but the cluster's own addresses.",
                 most=MAX_DEST_SUBNETS,
@@ -65,6 +74,9 @@ def egress_gateway_policy_definition() -> Document:
         },
         required=("appliedTo",),
     ) | {RULES: IMMUTABLE_RULES}
+
+
+def egress_gateway_policy_definition() -> Document:
     status = object_schema(
         "What serves the policy.",
         {
@@ -88,7 +100,7 @@ def egress_gateway_policy_definition() -> Document:
     return define(
         EGRESS_GATEWAY_POLICIES,
         "Has the traffic of some pods leave the cluster by the nodes of an EgressGateway, with an address of its own.",
-        {"spec": spec, "status": status},
+        {"spec": policy_spec_schema(), "status": status},
         required=("spec",),
         columns=[
             column("Gateway", ".status.egressGatewayName", "Gateway that serves it"),

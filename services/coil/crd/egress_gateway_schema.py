@@ -18,6 +18,8 @@ from coil.crd.field_schema import (
 from coil.crd.names import SHARE_LIMIT
 
 MAX_RANGES = 1024
+_DEFAULT_EIP = "The address of policies with the allocatorPolicy default. If empty, the first address of the pool."
+_NODE_POLICY_LENGTH = 63
 
 
 def egress_gateway_definition() -> Document:
@@ -36,16 +38,26 @@ def egress_gateway_definition() -> Document:
             "ipv6": _ranges(6, "IPv6 addresses. Where there are both families, they have equally many."),
         },
     )
+    pools = object_schema(
+        "Floating addresses, as egressgateway 0.6 has them; they count beside ranges.",
+        {
+            "ipv4": _pool(4, "IPv4 addresses. Where there are both families, they have equally many."),
+            "ipv6": _pool(6, "IPv6 addresses. Where there are both families, they have equally many."),
+            "ipv4DefaultEIP": address_schema(4, _DEFAULT_EIP),
+            "ipv6DefaultEIP": address_schema(6, _DEFAULT_EIP),
+        },
+    )
     nodes = object_schema(
         "The nodes that may carry the addresses.",
         {
             "selector": selector_schema("Selects nodes by their labels; not empty.") | {RULES: NODE_SELECTOR_RULES},
             "policy": {
                 "type": "string",
-                "enum": [str(policy) for policy in NodePolicy],
+                "maxLength": _NODE_POLICY_LENGTH,
                 "default": str(NodePolicy.AVERAGE),
                 "description": "How a policy's node is chosen. AverageSelection (also AverageSelecton): the one that "
-                "carries the fewest. MinimumNodes: the same as long as possible. Limit: the same for so many.",
+                "carries the fewest. MinimumNodes: the same as long as possible. Limit: the same for so many. "
+                "Anything else, which egressgateway accepts, counts as AverageSelection.",
             },
             "limit": _limit("Policies that a node serves under the policy Limit."),
         },
@@ -54,14 +66,20 @@ def egress_gateway_definition() -> Document:
     spec = object_schema(
         "What the gateway consists of, and who may use it.",
         {
+            "clusterDefault": {
+                "type": "boolean",
+                "description": "Whether it serves policies that name no gateway, where their namespace names none, "
+                "either. At most one EgressGateway.",
+            },
             "ranges": ranges,
+            "ippools": pools,
             "nodeSelector": nodes,
             "sharing": {
                 "type": "string",
                 "enum": [str(sharing) for sharing in Sharing],
-                "default": str(Sharing.NAMESPACE),
                 "description": "Whose policies may have the same address. Namespace: those of one namespace; where no "
-                "address is left, policies of other namespaces get none. Any: all.",
+                "address is left, policies of other namespaces get none. Any: all. If absent, Any with ippools, and "
+                "else Namespace.",
             },
             "allowedNamespaces": selector_schema(
                 "Namespaces, by their labels, whose policies may use the gateway. All if absent."
@@ -100,6 +118,7 @@ def egress_gateway_definition() -> Document:
             column("Fail Policy", ".spec.failPolicy", "What becomes of traffic without a node") | {"priority": 1},
         ],
         subresources={"status": {}},
+        short_name="egw",
     )
 
 
@@ -184,6 +203,10 @@ def _limit(description: str) -> Document:
 
 
 def _ranges(family: int, description: str) -> Document:
+    return _pool(family, description) | {"x-kubernetes-list-type": "set"}
+
+
+def _pool(family: int, description: str) -> Document:
     address, length, bits = (IPV4, IPV4_LENGTH, 2) if family == 4 else (IPV6, IPV6_LENGTH, 3)
     example = "10.6.0.1, 10.6.0.1-10.6.0.10 or 10.6.0.0/26" if family == 4 else "fd00::1, fd00::1-fd00::a or fd00::/122"
     return {
@@ -196,5 +219,4 @@ def _ranges(family: int, description: str) -> Document:
             "pattern": rf"^({address}(-{address}|/[0-9]{{1,{bits}}})?)?$",
             "description": f"An address, the first and the last of several, or a network: {example}.",
         },
-        "x-kubernetes-list-type": "set",
     }

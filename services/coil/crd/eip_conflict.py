@@ -15,10 +15,10 @@ from itertools import accumulate
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node, Service, ServiceCidr
-from coil.crd.cidr import UNROUTED, Span, Version, merge_spans, parse_address, parse_span
-from coil.crd.egress_gateway import EgressGateway, Ranges
+from coil.crd.cidr import UNROUTED, Span, Version, merge_spans, parse_address
+from coil.crd.egress_gateway import EgressGateway, EgressGatewaySpec
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.eip_validation import VERSIONS, texts_of
+from coil.crd.eip_validation import VERSIONS, try_span
 from coil.crd.resource import object_key
 from coil.crd.validation import FieldError, render_names
 
@@ -120,13 +120,22 @@ def validate_disjoint_ranges(gateway: EgressGateway, others: Iterable[EgressGate
     return list(_find_overlaps(gateway, taken))
 
 
+def validate_only_default(gateway: EgressGateway, others: Iterable[EgressGateway]) -> list[FieldError]:
+    """Whether another gateway is the default one of the cluster already."""
+    defaults = sorted(other.metadata.name for other in others if other.spec.cluster_default)
+    found = [name for name in defaults if name != gateway.metadata.name]
+    message = "must be true for one gateway only"
+    return [FieldError("spec.clusterDefault", f"{message}, and is for {found[0]!r}")] if found else []
+
+
 def validate_kept(old: EgressGateway, new: EgressGateway, policies: Iterable[EgressGatewayPolicy]) -> list[FieldError]:
     """The addresses that a policy has and that the change takes out of the gateway."""
     errors: list[FieldError] = []
     for (version, number), (text, users) in sorted(_allocated(old, policies).items()):
-        if _inside(old.spec.ranges, version, number) and not _inside(new.spec.ranges, version, number):
+        if _inside(old.spec, version, number) and not _inside(new.spec, version, number):
             message = f"must keep {text}, which the policies {render_names(sorted(users))} have: delete them first"
-            errors.append(FieldError(f"spec.ranges.ipv{version}", message))
+            field = "ippools" if old.spec.ippools.ipv4 or old.spec.ippools.ipv6 else "ranges"
+            errors.append(FieldError(f"spec.{field}.ipv{version}", message))
     return errors
 
 
@@ -134,9 +143,9 @@ def validate_offered(policy: EgressGatewayPolicy, gateway: EgressGateway) -> lis
     """The addresses that a policy asks for and its gateway does not have."""
     errors: list[FieldError] = []
     for version, number in _asked(policy).items():
-        if _inside(gateway.spec.ranges, version, number):
+        if _inside(gateway.spec, version, number):
             continue
-        texts = [text for text in texts_of(gateway.spec.ranges, version) if text]
+        texts = [text for _, text in gateway.spec.offers(version) if text]
         more = ", …" if len(texts) > _SHOWN_RANGES else ""
         have = ", ".join(texts[:_SHOWN_RANGES]) + more if texts else f"no IPv{version} addresses"
         message = f"is not an address of the gateway {gateway.metadata.name!r}, which has {have}"
@@ -144,12 +153,15 @@ def validate_offered(policy: EgressGatewayPolicy, gateway: EgressGateway) -> lis
     return errors
 
 
-def validate_untaken(policy: EgressGatewayPolicy, others: Iterable[EgressGatewayPolicy]) -> list[FieldError]:
+def validate_untaken(
+    policy: EgressGatewayPolicy, others: Iterable[EgressGatewayPolicy], *, is_shared: bool
+) -> list[FieldError]:
     """The addresses that a policy asks for, and may not have because of other policies.
 
-    One that only policies of other namespaces have is not to be asked for; their names stay untold. Inside a namespace
-    an address may be shared, but not one of a pair with another partner. `policy` itself is skipped. Ranges of gateways
-    are disjoint, so an address tells the gateway.
+    Unless the gateway shares its addresses between namespaces, one that only policies of other namespaces have is not
+    to be asked for. An address that may be shared may not be one of a pair with another partner. The names of policies
+    of other namespaces stay untold. `policy` itself is skipped. Ranges of gateways are disjoint, so an address tells
+    the gateway.
     """
     asked = _asked(policy)
     key, namespace = object_key(policy.metadata), policy.metadata.namespace
@@ -158,13 +170,15 @@ def validate_untaken(policy: EgressGatewayPolicy, others: Iterable[EgressGateway
     for version, number in asked.items():
         path = f"spec.egressIP.ipv{version}"
         sharing = [(other, held) for other, held in holders if held.get(version) == number]
-        own = [(other, held) for other, held in sharing if other.metadata.namespace == namespace]
+        own = [(other, held) for other, held in sharing if is_shared or other.metadata.namespace == namespace]
         if sharing and not own:
             errors.append(FieldError(path, "is the address of a policy in another namespace; ask for another"))
         for other, held in own:
             if any(held.get(family, wanted) != wanted for family, wanted in asked.items()):
-                message = f"belongs to a pair with another address, which the policy {object_key(other.metadata)} has"
-                errors.append(FieldError(path, message))
+                owner = f"the policy {object_key(other.metadata)}"
+                if other.metadata.namespace != namespace:
+                    owner = "a policy in another namespace"
+                errors.append(FieldError(path, f"belongs to a pair with another address, which {owner} has"))
                 break
     return errors
 
@@ -174,17 +188,17 @@ def _find_overlaps(gateway: EgressGateway, taken: Taken) -> Iterator[FieldError]
         theirs = taken[version]
         # Of all that begin before an entry ends, the one that ends last is the one to meet it, if any does.
         longest = list(accumulate(theirs, _longer))
-        for position, text in enumerate(texts_of(gateway.spec.ranges, version)):
-            span = _try_span(text, version)
+        for path, text in gateway.spec.offers(version):
+            span = try_span(text, version)
             before = 0 if span is None else bisect_right(theirs, span[1], key=lambda entry: entry.first)
             if span is not None and before and (other := longest[before - 1]).last >= span[0]:
                 message = f"{text!r} overlaps {other.text!r} of {other.owner}"
-                yield FieldError(f"spec.ranges.ipv{version}[{position}]", message)
+                yield FieldError(path, message)
 
 
 def _entries(gateway: EgressGateway, version: Version) -> Iterator[TakenSpan]:
-    for text in texts_of(gateway.spec.ranges, version):
-        if (span := _try_span(text, version)) is not None:
+    for _, text in gateway.spec.offers(version):
+        if (span := try_span(text, version)) is not None:
             yield TakenSpan(*span, text, f"the gateway {gateway.metadata.name!r}")
 
 
@@ -192,21 +206,13 @@ def _longer(one: TakenSpan, other: TakenSpan) -> TakenSpan:
     return one if one.last >= other.last else other
 
 
-def _try_span(text: str, version: Version) -> Span | None:
-    """None for a text that means nothing; what is wrong with it is `validate_gateway`'s to say."""
-    try:
-        return parse_span(text, version)
-    except ValueError:
-        return None
-
-
 @lru_cache(maxsize=256)
 def _spans(texts: tuple[str, ...], version: Version) -> Sequence[Span]:
-    return merge_spans(span for text in texts if (span := _try_span(text, version)) is not None)
+    return merge_spans(span for text in texts if (span := try_span(text, version)) is not None)
 
 
-def _inside(ranges: Ranges, version: Version, number: int) -> bool:
-    spans = _spans(texts_of(ranges, version), version)
+def _inside(spec: EgressGatewaySpec, version: Version, number: int) -> bool:
+    spans = _spans(tuple(text for _, text in spec.offers(version)), version)
     before = bisect_right(spans, number, key=lambda span: span[0])
     return before > 0 and spans[before - 1][1] >= number
 

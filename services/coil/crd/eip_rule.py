@@ -20,7 +20,7 @@ def _same(*path: str, empty: str) -> str:
 
 
 _IMMUTABLE = "is immutable; delete the policy and create another"
-_EGRESS_IP = {"ipv4": "''", "ipv6": "''", "useNodeIP": "false"}
+_EGRESS_IP = {"ipv4": "''", "ipv6": "''", "useNodeIP": "false", "allocatorPolicy": "''"}
 
 IMMUTABLE_RULES = [
     cel_rule(

@@ -8,9 +8,11 @@ modules of their own.
 from collections.abc import Iterator
 
 from coil.crd.definition import AGE, Document, column, define, object_schema
+from coil.crd.egress_cluster_info_schema import egress_cluster_info_definition
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_gateway_policy_schema import egress_gateway_policy_definition
 from coil.crd.egress_gateway_schema import egress_gateway_definition
+from coil.crd.egress_policy_schema import egress_cluster_policy_definition, egress_policy_definition
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.field_schema import IPV4, IPV6, address_schema, phase_schema
 
@@ -23,6 +25,9 @@ def eip_definitions() -> Iterator[Document]:
     yield egress_gateway_definition()
     yield egress_gateway_policy_definition()
     yield _slice_definition()
+    yield egress_policy_definition()
+    yield egress_cluster_policy_definition()
+    yield egress_cluster_info_definition()
 
 
 def _tunnel_definition() -> Document:
@@ -87,6 +92,7 @@ def _tunnel_definition() -> Document:
             column("Parent", ".status.tunnel.parent.name", "Link that carries the tunnel") | {"priority": 1},
         ],
         subresources={"status": {}},
+        short_name="egt",
     )
 
 
@@ -123,6 +129,7 @@ def _slice_definition() -> Document:
             ),
             AGE,
         ],
+        short_name="egep",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Network
 
 from coil.crd.cidr import Span, Version, count_addresses, parse_address, parse_cidr, parse_span
-from coil.crd.egress_gateway import EgressGateway, Ranges
+from coil.crd.egress_gateway import EgressGateway, EgressGatewaySpec
 from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicy, EgressIP
 from coil.crd.names import LABEL_VALUE_LENGTH
 from coil.crd.validation import FieldError, validate_selector
@@ -29,10 +29,6 @@ _UNUSABLE = (
 """What nobody beyond the link would answer to (RFC 6890; RFC 4291, 2.4)."""
 
 
-def texts_of(ranges: Ranges, version: Version) -> tuple[str, ...]:
-    return ranges.ipv4 if version == 4 else ranges.ipv6
-
-
 def validate_gateway(gateway: EgressGateway) -> list[FieldError]:
     """The rules that a gateway keeps, whatever else is in the cluster."""
     spec = gateway.spec
@@ -49,7 +45,8 @@ def validate_gateway(gateway: EgressGateway) -> list[FieldError]:
     ):
         if limit < 1:
             errors.append(FieldError(path, "must be at least 1"))
-    errors += _validate_ranges(spec.ranges)
+    errors += _validate_addresses(spec)
+    errors += _validate_default_eip(spec)
     return errors
 
 
@@ -76,13 +73,12 @@ def validate_policy_update(old: EgressGatewayPolicy, new: EgressGatewayPolicy) -
     return [FieldError(path, message) for path, before, after in pairs if before != after]
 
 
-def _validate_ranges(ranges: Ranges) -> Iterator[FieldError]:
+def _validate_addresses(spec: EgressGatewaySpec) -> Iterator[FieldError]:
     counts: list[int] = []
     wrong = False
     for version in VERSIONS:
         spans: list[Span] = []
-        for position, text in enumerate(texts_of(ranges, version)):
-            path = f"spec.ranges.ipv{version}[{position}]"
+        for path, text in spec.offers(version):
             try:
                 span = parse_span(text, version) if text else None
             except ValueError as error:
@@ -98,7 +94,31 @@ def _validate_ranges(ranges: Ranges) -> Iterator[FieldError]:
         counts.append(count_addresses(spans))
     if not wrong and all(counts) and counts[0] != counts[1]:
         message = f"must have equally many addresses of both families, not {counts[0]} of IPv4 and {counts[1]} of IPv6"
-        yield FieldError("spec.ranges", message)
+        yield FieldError("spec.ippools" if spec.ippools.ipv4 or spec.ippools.ipv6 else "spec.ranges", message)
+
+
+def _validate_default_eip(spec: EgressGatewaySpec) -> Iterator[FieldError]:
+    asked: tuple[tuple[Version, str], ...] = ((4, spec.ippools.ipv4_default_eip), (6, spec.ippools.ipv6_default_eip))
+    for version, text in asked:
+        if not text:
+            continue
+        path = f"spec.ippools.ipv{version}DefaultEIP"
+        try:
+            number = int(parse_address(text, version))
+        except ValueError as error:
+            yield FieldError(path, str(error))
+            continue
+        spans = (try_span(each, version) for _, each in spec.offers(version))
+        if not any(span is not None and span[0] <= number <= span[1] for span in spans):
+            yield FieldError(path, f"{text!r} is not an address of the gateway")
+
+
+def try_span(text: str, version: Version) -> Span | None:
+    """None for a text that means nothing; what is wrong with it is `validate_gateway`'s to say."""
+    try:
+        return parse_span(text, version)
+    except ValueError:
+        return None
 
 
 def _unusable(path: str, text: str, span: Span, version: Version) -> Iterator[FieldError]:

@@ -64,6 +64,8 @@ EIP_VERSION: Final = "v1beta1"
 
 LABEL_DEFAULT_GATEWAY: Final = "egressgateway.spidernet.io/default"
 """On a namespace: the EgressGateway of policies that name none."""
+LABEL_DEFAULT_GATEWAY_0_6: Final = "spidernet.io/egressgateway-default"
+"""The same, as egressgateway 0.6 has it."""
 
 LABEL_POLICY: Final = "egressgateway.spidernet.io/egressgatewaypolicy"
 """On an EgressEndpointSlice: the policy, in the same namespace, whose endpoints it has."""

@@ -1,7 +1,8 @@
 """The cluster's own networks: what coil-egress-controller finds, and what is nobody's egress traffic.
 
     Nodes, AddressPools, ServiceCIDRs, the Service of the API server, --cluster-cidr,
-    Calico's IPPools, CiliumNodes, the configurations of kubeadm, kube-proxy and Cilium, the ConfigMap's key `extra`
+    Calico's IPPools, CiliumNodes, the configurations of kubeadm, kube-proxy and Cilium, the ConfigMap's key `extra`,
+    the EgressClusterInfo
         ─► collect ─► render ─► ConfigMap ─► parse ─► coild: ClientSpec.cluster; EIP agents: what policies are not about
 
 One program looks for them, as each node would otherwise have to watch all Nodes. Of clients of Egresses, private
@@ -108,7 +109,14 @@ def render_cluster_networks(*, nodes: Iterable[IPNetwork], others: Collection[IP
 
 def parse_cluster_networks(data: Mapping[str, str], key: str = NETWORKS) -> tuple[IPNetwork, ...]:
     """The networks under that key of a ConfigMap, sorted. A word that is no network is passed over."""
-    return _collapse(_parse(_words(data.get(key, ""))))
+    return parse_networks(_words(data.get(key, "")))
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
+    """The networks, and single addresses, among these texts, none within another, sorted. Link-local ones are passed
+    over, and so are networks of everything, before they swallow the others.
+    """
+    return _collapse(filter(_counts, _parse(texts)))
 
 
 def find_unusable(text: str) -> list[str]:
@@ -120,6 +128,12 @@ def read_kubeadm(data: Mapping[str, str]) -> list[str]:
     """The networks of pods and Services in the ConfigMap `kubeadm-config`, as texts."""
     networking = _mapping(_mapping(_yaml(data.get("ClusterConfiguration", ""))).get("networking"))
     return [text for key in ("podSubnet", "serviceSubnet") for text in _split(networking.get(key))]
+
+
+def read_kubeadm_services(data: Mapping[str, str]) -> list[str]:
+    """Those of Services alone."""
+    networking = _mapping(_mapping(_yaml(data.get("ClusterConfiguration", ""))).get("networking"))
+    return _split(networking.get("serviceSubnet"))
 
 
 def read_kube_proxy(data: Mapping[str, str]) -> list[str]:

@@ -3,13 +3,15 @@
 Bottom of the room. An EIP is one address, or a pair of both families that goes everywhere together.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import TypeVar
 
-from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, NodePolicy, PolicyRef, Sharing
-from coil.crd.egress_gateway_policy import EgressGatewayPolicy
+from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, IpPools, NodePolicy, PolicyRef, Sharing
+from coil.crd.egress_gateway_policy import AllocatorPolicy, EgressGatewayPolicy
+from coil.crd.egress_policy import cluster_policy_of
 from coil.crd.names import NodeName
 from coil.eip.address_range import AddressRanges, RangeError, parse_ranges
 from coil.kernel.family import Family
@@ -61,13 +63,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a policy asks for. `asked` is None with `use_node_ip`, and for any address of the gateway. `since` is the
-    creation time as the API server writes it: the older of two is served first.
+    """What a policy asks for. `asked` is None with `use_node_ip`, and for any address of the gateway; with `unused`,
+    for one that nobody has. `cluster_policy` is the EgressClusterPolicy that it stands for, if for any: all that stand
+    for one leave together. `since` is the creation time as the API server writes it: the older of two is served first.
     """
 
     policy: PolicyRef
     asked: Eip | None = None
+    unused: bool = False
     use_node_ip: bool = False
+    cluster_policy: str = ""
     since: str = ""
 
 
@@ -99,10 +104,14 @@ class GatewayRules:
     address_limit: int = 5
     node_policy: NodePolicy = NodePolicy.AVERAGE
     node_limit: int = 5
+    default_eip: Eip | None = None
 
-    def tenant(self, policy: PolicyRef) -> str:
+    def tenant(self, claim: Claim) -> str:
         """Two policies may have one address if this is the same of both."""
-        return policy.namespace if self.sharing is Sharing.NAMESPACE else ""
+        if self.sharing is Sharing.ANY:
+            return ""
+        # No namespace is called so.
+        return f"EgressClusterPolicy {claim.cluster_policy}" if claim.cluster_policy else claim.policy.namespace
 
 
 def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
@@ -110,7 +119,8 @@ def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
     right one here; an unknown policy counts as the default, and a limit as at least 1.
     """
     ranges = spec.ranges
-    ipv4, ipv6 = parse_ranges(ranges.ipv4, Family.IPV4), parse_ranges(ranges.ipv6, Family.IPV6)
+    ipv4 = parse_ranges((text for _, text in spec.offers(4)), Family.IPV4)
+    ipv6 = parse_ranges((text for _, text in spec.offers(6)), Family.IPV6)
     if ipv4.size and ipv6.size and ipv4.size != ipv6.size:
         text = f"the ranges have {ipv4.size} IPv4 addresses but {ipv6.size} IPv6 addresses"
         raise RangeError(f"{text}: give both families equally many, or one of them none")
@@ -118,16 +128,37 @@ def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
     return GatewayRules(
         ipv4=ipv4,
         ipv6=ipv6,
-        sharing=_member(Sharing, spec.sharing, Sharing.NAMESPACE),
+        sharing=Sharing.ANY if spec.is_shared else Sharing.NAMESPACE,
         address_policy=_member(AddressPolicy, ranges.policy, AddressPolicy.RANDOM),
         address_limit=max(1, ranges.limit),
         node_policy=NodePolicy.AVERAGE if node_policy is NodePolicy.AVERAGE_AS_PROPOSED else node_policy,
         node_limit=max(1, spec.node_selector.limit),
+        default_eip=_parse_default_eip(spec.ippools),
     )
 
 
-def parse_claim(policy: EgressGatewayPolicy) -> Claim | Refusal:
-    """What a policy asks for, or what is wrong with it."""
+def _parse_default_eip(pools: IpPools) -> Eip | None:
+    """None without pools. Raises RangeError. egressgateway writes an address of the pool into the spec where none is
+    given; here it is the first one, which nobody has to write down.
+    """
+    ipv4 = pools.ipv4_default_eip or _first(pools.ipv4, Family.IPV4)
+    ipv6 = pools.ipv6_default_eip or _first(pools.ipv6, Family.IPV6)
+    try:
+        return parse_eip(ipv4, ipv6)
+    except AddressValueError as error:
+        raise RangeError(f"spec.ippools: {error}") from error
+
+
+def _first(texts: Sequence[str], family: Family) -> str:
+    """Of the first entry that is not empty, whichever address is the lowest of all. "" if there is none."""
+    for text in texts:
+        if text:
+            return str(parse_ranges([text], family).nth(0))
+    return ""
+
+
+def parse_claim(policy: EgressGatewayPolicy, default_eip: Eip | None = None) -> Claim | Refusal:
+    """What a policy asks for, or what is wrong with it. `default_eip` is the gateway's."""
     requested, metadata = policy.spec.egress_ip, policy.metadata
     try:
         asked = parse_eip(requested.ipv4, requested.ipv6)
@@ -136,10 +167,13 @@ def parse_claim(policy: EgressGatewayPolicy) -> Claim | Refusal:
     if requested.use_node_ip and asked is not None:
         return Refusal(RefusalReason.INVALID, "spec.egressIP: useNodeIP and an address exclude each other")
     since = metadata.creation_timestamp
+    is_default = requested.allocator_policy == AllocatorPolicy.DEFAULT and not requested.use_node_ip and asked is None
     return Claim(
         policy=policy_ref(policy),
-        asked=asked,
+        asked=default_eip if is_default else asked,
+        unused=requested.allocator_policy == AllocatorPolicy.ROUND_ROBIN,
         use_node_ip=requested.use_node_ip,
+        cluster_policy=cluster_policy_of(metadata),
         since="" if since is None else since.isoformat(),
     )
 

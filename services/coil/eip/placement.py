@@ -98,6 +98,12 @@ class _Work:
         self._nodes = NodeScheduler(rules, (one.node for one in candidates if one.ready), random)
         self._index = EipIndex(rules)
         self._own: dict[PolicyRef, NodeName | None] = {}
+        self._together: dict[str, Binding] = {}
+        """What those have that stand for an EgressClusterPolicy, by its name."""
+        self._lent: dict[str, NodeName] = {}
+        """The same of those that leave by their node's own addresses."""
+        self._homeless: list[Claim] = []
+        """Of those, whose node cannot carry them any more."""
         self._refused: dict[PolicyRef, Refusal] = {}
         self._conflicts: dict[PolicyRef, Eip] = {}
         """Pairs that cannot be, by who asked for them. What they conflict with is told when all is placed: looked at
@@ -107,27 +113,29 @@ class _Work:
     def keep(self, claims: Sequence[Claim], before: Mapping[PolicyRef, Placed]) -> list[Claim]:
         """Take over what still holds; the claims that are left get something new. Both in the order of `claims`."""
         newcomers: set[PolicyRef] = set()
-        kept: list[tuple[PolicyRef, Eip, NodeName | None]] = []
+        kept: list[tuple[Claim, Eip, NodeName | None]] = []
         for claim in claims:
             placed = before.get(claim.policy)
+            if placed is None and claim.cluster_policy:
+                # As egressgateway has written it.
+                placed = before.get(PolicyRef(name=claim.cluster_policy))
             if claim.use_node_ip and placed is not None:
-                self._own[claim.policy] = None if placed.eip is not None else self._ready(placed.node)
-                self._nodes.add(self._own[claim.policy], 1)
-                self._served += 1
+                self._lend(claim, None if placed.eip is not None else self._ready(placed.node))
             elif (eip := self._still(claim, placed)) is not None and placed is not None:
-                kept.append((claim.policy, eip, self._ready(placed.node)))
+                kept.append((claim, eip, self._ready(placed.node)))
             else:
                 newcomers.add(claim.policy)
         # Whole pairs before lone addresses, which look for a partner that is free.
         kept.sort(key=lambda item: item[1].ipv4 is None or item[1].ipv6 is None)
         home: dict[int, NodeName] = {}
-        for policy, eip, node in kept:
-            tenant = self._tenant(policy)
+        for claim, eip, node in kept:
+            tenant = self._tenant(claim)
             binding = self._index.adopt(eip, tenant)
             if binding is None or binding.tenant != tenant:
-                newcomers.add(policy)
+                newcomers.add(claim.policy)
                 continue
-            self._index.join(binding, policy)
+            self._index.join(binding, claim.policy)
+            self._remember(claim, binding)
             self._served += 1
             if node is not None:
                 home.setdefault(id(binding), node)
@@ -146,10 +154,9 @@ class _Work:
         unplaced = [binding for binding in self._index.bindings if not binding.assigned]
         for binding in sorted(unplaced, key=lambda binding: -len(binding.policies)):
             self._assign(binding, self._nodes.choose(len(binding.policies)))
-        for policy, node in self._own.items():
-            if node is None:
-                self._own[policy] = self._nodes.choose(1)
-                self._nodes.add(self._own[policy], 1)
+        for claim in self._homeless:
+            node = self._own[claim.policy] = self._choose_own(claim)
+            self._nodes.add(node, 1)
 
     def grant(self, claim: Claim, asked: Eip) -> None:
         """The address that was asked for, or the refusal."""
@@ -161,10 +168,10 @@ class _Work:
             message = f"{min(map(str, reserved))} is an address of a Node"
             self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
             return
-        binding = self._index.adopt(asked, self._tenant(claim.policy))
+        binding = self._index.adopt(asked, self._tenant(claim))
         if binding is None:
             self._conflicts[claim.policy] = asked
-        elif any(policy.namespace != claim.policy.namespace for policy in binding.policies):
+        elif binding.tenant != self._tenant(claim):
             message = f"{asked} is bound to a policy of another namespace"
             self._refused[claim.policy] = Refusal(RefusalReason.TAKEN, message)
         elif self._is_full(claim):
@@ -177,15 +184,19 @@ class _Work:
     def lend(self, claim: Claim) -> None:
         """A node's own addresses."""
         if not self._is_full(claim):
-            node = self._own[claim.policy] = self._nodes.choose(1)
-            self._nodes.add(node, 1)
-            self._served += 1
+            self._lend(claim, self._choose_own(claim))
 
     def allot(self, claim: Claim) -> None:
         """Any address, by the address policy, on the node that the node policy says."""
-        index, free, tenant = self._index, self._index.pool.free, self._tenant(claim.policy)
-        node = self._nodes.choose(1) if free else self._node_with_addresses(tenant)
+        if (together := self._together.get(claim.cluster_policy)) is not None:
+            if not self._is_full(claim):
+                self._join(together, claim.policy)
+            return
+        index, free, tenant = self._index, self._index.pool.free, self._tenant(claim)
+        node = self._nodes.choose(1) if free or claim.unused else self._node_with_addresses(tenant)
         used, unfilled = index.on(node, tenant), index.unfilled(node, tenant)
+        if claim.unused:
+            used, unfilled = [], {}
         if not free and not used:
             message = "every address is in use by others" if index.pool.size else "the gateway has no addresses"
             self._refused[claim.policy] = Refusal(RefusalReason.NO_ADDRESS, message)
@@ -193,15 +204,20 @@ class _Work:
         if self._is_full(claim):
             return
         if self._policy is AddressPolicy.LIMIT and unfilled:
-            self._join(next(iter(unfilled.values())), claim.policy)
+            binding = next(iter(unfilled.values()))
+            self._join(binding, claim.policy)
+            self._remember(claim, binding)
             return
         if free and self._policy is not AddressPolicy.RANDOM:
             used = []
         number = draw(free + len(used), self._random)
         if number < len(used):
-            self._join(used[number], claim.policy)
+            binding = used[number]
+            self._join(binding, claim.policy)
         else:
-            self._begin(index.bind(index.pool.unused(number - len(used)), tenant), claim.policy, node)
+            binding = index.bind(index.pool.unused(number - len(used)), tenant)
+            self._begin(binding, claim.policy, node)
+        self._remember(claim, binding)
 
     def result(self) -> Placement:
         placed = [Placed(policy=policy, eip=None, node=node) for policy, node in self._own.items()]
@@ -218,6 +234,26 @@ class _Work:
         """What the policy may keep of the address that it had."""
         eip = None if placed is None or placed.eip is None else self._index.pool.trim(placed.eip)
         return eip if eip is not None and (claim.asked is None or eip.agrees(claim.asked)) else None
+
+    def _lend(self, claim: Claim, node: NodeName | None) -> None:
+        self._own[claim.policy] = node
+        self._nodes.add(node, 1)
+        self._served += 1
+        if node is None:
+            self._homeless.append(claim)
+        elif claim.cluster_policy:
+            self._lent.setdefault(claim.cluster_policy, node)
+
+    def _choose_own(self, claim: Claim) -> NodeName | None:
+        """Whose addresses the policy is to leave by."""
+        node = self._lent.get(claim.cluster_policy) or self._nodes.choose(1)
+        if claim.cluster_policy and node is not None:
+            self._lent.setdefault(claim.cluster_policy, node)
+        return node
+
+    def _remember(self, claim: Claim, binding: Binding) -> None:
+        if claim.cluster_policy:
+            self._together.setdefault(claim.cluster_policy, binding)
 
     def _ready(self, node: NodeName | None) -> NodeName | None:
         return node if node in self._nodes.counts else None

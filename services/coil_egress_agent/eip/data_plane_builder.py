@@ -191,10 +191,12 @@ def wished_eip(policy: EgressGatewayPolicy, gateway: EgressGateway | None) -> Ei
         )
         if any(pair):
             return Eip(*pair)
-    if gateway is None or not (gateway.spec.ranges.ipv4 or gateway.spec.ranges.ipv6):
+    if gateway is None:
         return None
-    ranges = gateway.spec.ranges
-    return Eip(IPv4Address(0) if ranges.ipv4 else None, IPv6Address(0) if ranges.ipv6 else None)
+    has_ipv4, has_ipv6 = any(gateway.spec.offers(4)), any(gateway.spec.offers(6))
+    if not has_ipv4 and not has_ipv6:
+        return None
+    return Eip(IPv4Address(0) if has_ipv4 else None, IPv6Address(0) if has_ipv6 else None)
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:

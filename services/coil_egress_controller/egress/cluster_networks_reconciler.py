@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import CONFIG_MAPS, SERVICE_CIDRS, SERVICES, ConfigMap, Node, Service, ServiceCidr
+from coil.crd.egress_cluster_info import CLUSTER_INFO, EgressClusterInfo
 from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.resource import NamespacedName
 from coil.egress.cluster_networks import (
@@ -20,6 +21,7 @@ from coil.egress.cluster_networks import (
     collect_pod_and_service_networks,
     find_unusable,
     parse_cluster_networks,
+    parse_networks,
     read_cilium,
     read_kube_proxy,
     read_kubeadm,
@@ -40,7 +42,7 @@ KUBE_PROXY: Final = NamespacedName("kube-system", "kube-proxy")
 CILIUM: Final = NamespacedName("kube-system", "cilium-config")
 _BATCH_WINDOW: Final = 1.0
 """Seconds for which changes of Nodes are gathered."""
-_LOOK_AGAIN: Final = 1.0
+LOOK_AGAIN: Final = 1.0
 """Seconds until it is known whether a kind is served."""
 
 
@@ -86,7 +88,9 @@ def follow_config_map(manager: Manager, client: KubeClient, at: NamespacedName, 
 
 
 class ClusterNetworksReconciler:
-    """The only key is the ConfigMap's. `extra` are networks that no object names."""
+    """The only key is the ConfigMap's. `extra` are networks that no object names; so are those of the EgressClusterInfo
+    in `infos`, where that kind is served.
+    """
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class ClusterNetworksReconciler:
         caches: ClusterCaches,
         config_maps: Cache[ConfigMap],
         into: NamespacedName,
+        infos: Cache[EgressClusterInfo] | None = None,
         extra: Collection[IPNetwork],
         log: FilteringBoundLogger,
     ) -> None:
@@ -102,7 +107,10 @@ class ClusterNetworksReconciler:
         self._caches = caches
         self._config_maps = config_maps
         self._into = into
+        self._infos = infos
         self._optional: tuple[Cache[Any], ...] = (caches.service_cidrs, caches.calico_pools, caches.cilium_nodes)
+        if infos is not None:
+            self._optional += (infos,)
         self._extra = tuple(extra)
         self._unusable: list[str] = []
         """What was told of last."""
@@ -121,6 +129,8 @@ class ClusterNetworksReconciler:
         controller.watch(caches.kube_proxy, self.of_change)
         controller.watch(caches.cilium, self.of_change)
         controller.watch(self._config_maps, self.of_change)
+        if self._infos is not None:
+            controller.watch(self._infos, self.of_info, optional=True)
         controller.resync(lambda: [str(self._into)], every=resync, at_start=True)
 
     def of_node(self, old: Node | None, new: Node | None) -> Iterable[str]:
@@ -133,6 +143,11 @@ class ClusterNetworksReconciler:
         before, after = (None if node is None else node.spec.ipam.pod_cidrs for node in (old, new))
         return [str(self._into)] if before != after else []
 
+    def of_info(self, old: EgressClusterInfo | None, new: EgressClusterInfo | None) -> Iterable[str]:
+        """The key, where the networks have changed."""
+        before, after = (None if info is None else info.spec.extra_cidr for info in (old, new))
+        return [str(self._into)] if before != after else []
+
     def of_change(self, _old: object, _new: object) -> Iterable[str]:
         """The key."""
         return [str(self._into)]
@@ -142,7 +157,7 @@ class ClusterNetworksReconciler:
         caches = self._caches
         if unknown := [why for cache in self._optional if (why := describe_unsynced(cache, optional=True))]:
             self._log.debug("cluster's networks not known yet", why=unknown)
-            return RequeueAfter(_LOOK_AGAIN)
+            return RequeueAfter(LOOK_AGAIN)
         config_map = self._config_maps.get(key)
         written = () if config_map is None else self._read_extra(config_map)
         others = collect_pod_and_service_networks(
@@ -156,7 +171,7 @@ class ClusterNetworksReconciler:
                 *(text for each in caches.kubeadm.items() for text in read_kubeadm(each.data)),
                 *(text for each in caches.kube_proxy.items() for text in read_kube_proxy(each.data)),
             ],
-            extra=(*self._extra, *written),
+            extra=(*self._extra, *written, *self._read_infos()),
         )
         data = render_cluster_networks(nodes=collect_node_networks(caches.nodes.items()), others=others)
         if config_map is not None and data.items() <= config_map.data.items():
@@ -168,6 +183,10 @@ class ClusterNetworksReconciler:
             return DONE
         self._log.info("cluster's networks published", name=key, pod_and_service_networks=len(others))
         return DONE
+
+    def _read_infos(self) -> Iterable[IPNetwork]:
+        info = None if self._infos is None else self._infos.get(CLUSTER_INFO)
+        return () if info is None else parse_networks(info.spec.extra_cidr)
 
     def _read_extra(self, config_map: ConfigMap) -> Iterable[IPNetwork]:
         """What an administrator has added; what of it is unusable is logged when it changes."""

@@ -4,9 +4,10 @@ Its kinds may not be served yet, when the program was upgraded before its CRDs. 
 the process does not wait for them, and each controller starts when the kinds that it reads are listed.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,6 +18,12 @@ from coil.crd.egress_gateway_policy import (
     EGRESS_GATEWAY_POLICIES,
     EgressEndpointSlice,
     EgressGatewayPolicy,
+)
+from coil.crd.egress_policy import (
+    EGRESS_CLUSTER_POLICIES,
+    EGRESS_POLICIES,
+    EgressClusterPolicy,
+    EgressPolicy,
 )
 from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
 from coil.crd.meta import Condition
@@ -39,9 +46,11 @@ from coil_egress_controller.eip.lease_monitor import LeaseMonitor
 from coil_egress_controller.eip.metric import EipMetrics
 from coil_egress_controller.eip.node_fact import NodeFactSource
 from coil_egress_controller.eip.pod_network_reconciler import PodNetworkReconciler
+from coil_egress_controller.eip.policy_mirror_reconciler import PolicyMirrorReconciler
 from coil_egress_controller.eip.policy_status_reconciler import PolicyStatusReconciler
 from coil_egress_controller.eip.slice_reconciler import SLICE_INDEXERS, SliceReconciler
 from coil_egress_controller.eip.standby import PATIENCE, StandbyDelay
+from coil_egress_controller.eip.takeover_delay import TakeoverDelay
 from coil_egress_controller.eip.tunnel_phase_reconciler import TunnelPhaseReconciler
 from coil_egress_controller.eip.tunnel_reconciler import TunnelReconciler
 
@@ -93,11 +102,27 @@ class EipCaches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCaches:
+    """The kinds that EgressGatewayPolicies may stand for."""
+
+    policies: Cache[EgressPolicy]
+    cluster_policies: Cache[EgressClusterPolicy]
+
+    @classmethod
+    def start(cls, manager: Manager, client: KubeClient) -> "SourceCaches":
+        """Follow both from now on."""
+        return cls(
+            policies=manager.cache(client.collection(EGRESS_POLICIES), optional=True),
+            cluster_policies=manager.cache(client.collection(EGRESS_CLUSTER_POLICIES), optional=True),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EipControllers:
     """`setup` declares the controllers of a leader's term, `stand_by` those of a replica that does not lead.
 
     `cluster_networks` is the cache of the ConfigMap that agents read, if they do; `extra_networks` are what they are
-    told beside it.
+    told beside it. Without `sources`, nobody uses those kinds.
 
     `lease_namespace` has the Leases of gateway nodes; `slice_endpoints` is the maximum of an EgressEndpointSlice,
     `policies_per_gateway` of an EgressGateway; `resync` is in seconds. `now` is the wall clock in UTC, `clock` gives
@@ -105,6 +130,7 @@ class EipControllers:
     """
 
     caches: EipCaches
+    sources: SourceCaches | None
     cluster_networks: Cache[ConfigMap] | None
     extra_networks: Collection[IPNetwork]
     client: ApiClient
@@ -193,8 +219,34 @@ class EipControllers:
         # What the gateways' controller needs, too: until that one is open, no node counts as a gateway.
         needs = (caches.leases, caches.policies, caches.namespaces)
         phases.setup(term, leases.changes, needs=needs, resync=self.resync)
+        if self.sources is not None:
+            self._set_up_mirrors(term, self.sources)
         # Last: the others hear of the leases that are there.
         leases.setup(term, leases=caches.leases, gateways=caches.gateways)
+
+    def _set_up_mirrors(self, term: Term, sources: SourceCaches) -> None:
+        policies_written: OwnWrites[EgressGatewayPolicy] = OwnWrites()
+        sources_written: OwnWrites[EgressPolicy] = OwnWrites()
+        cluster_sources_written: OwnWrites[EgressClusterPolicy] = OwnWrites()
+        term.subscribe(self.caches.policies, policies_written.observe)
+        term.subscribe(sources.policies, sources_written.observe)
+        term.subscribe(sources.cluster_policies, cluster_sources_written.observe)
+        writer = OwnWriter(self.client, EGRESS_GATEWAY_POLICIES, self.caches.policies, policies_written)
+        common = partial(
+            PolicyMirrorReconciler,
+            client=self.client,
+            policies=self.caches.policies,
+            writer=writer,
+            namespaces=self.caches.namespaces,
+            recorder=self.recorder,
+            now=self.now,
+        )
+        common(resource=EGRESS_POLICIES, sources=sources.policies, written=sources_written).setup(
+            term, resync=self.resync
+        )
+        common(
+            resource=EGRESS_CLUSTER_POLICIES, sources=sources.cluster_policies, written=cluster_sources_written
+        ).setup(term, resync=self.resync)
 
     def stand_by(self, term: Term) -> None:
         """What a replica does that does not lead: see `standby`."""
@@ -228,7 +280,16 @@ class EipControllers:
             log=log,
             patience=PATIENCE if standby else 0.0,
         )
-        delay = StandbyDelay(client=client, policies=caches.policies, lease_of=leases.lease, clock=self.clock)
+        delay: Callable[[EgressGateway], Awaitable[float | None]] = _at_once
+        if standby:
+            delay = StandbyDelay(client=client, policies=caches.policies, lease_of=leases.lease, clock=self.clock)
+        elif self.sources is not None:
+            delay = TakeoverDelay(
+                policies=caches.policies,
+                egress_policies=self.sources.policies,
+                cluster_policies=self.sources.cluster_policies,
+                clock=self.clock,
+            )
         return GatewayReconciler(
             client=client,
             choices=choices,
@@ -243,7 +304,7 @@ class EipControllers:
             decided=decided,
             recorder=self.recorder,
             limit=self.policies_per_gateway,
-            delay=delay if standby else _at_once,
+            delay=delay,
             now=self.now,
             random=self.random,
             log=log,

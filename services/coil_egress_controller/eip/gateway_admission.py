@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from coil.admission.review import (
     ALLOWED,
     AdmissionRequest,
+    Allowed,
     Denied,
     Invalid,
     Operation,
@@ -25,9 +26,14 @@ from coil.admission.review import (
 )
 from coil.admission.server import AdmissionHandler
 from coil.crd.builtin import Namespace
-from coil.crd.egress_gateway import EgressGateway
+from coil.crd.egress_gateway import EgressGateway, NodePolicy
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.eip_conflict import validate_disjoint_ranges, validate_kept, validate_untaken_ranges
+from coil.crd.eip_conflict import (
+    validate_disjoint_ranges,
+    validate_kept,
+    validate_only_default,
+    validate_untaken_ranges,
+)
 from coil.crd.eip_validation import validate_gateway
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
@@ -69,8 +75,13 @@ class GatewayAdmission:
         faults = select_new(validate_gateway(new), [] if old is None else validate_gateway(old))
         if faults:
             return Invalid(faults)
-        if old is not None and old.spec.ranges == new.spec.ranges:
-            return ALLOWED
+        if new.spec.cluster_default and (old is None or not old.spec.cluster_default):
+            faults = validate_only_default(new, await self._reader.gateways())
+            if faults:
+                return Invalid(faults)
+        accepted = Allowed(warnings=_warn(new))
+        if old is not None and (old.spec.ranges, old.spec.ippools) == (new.spec.ranges, new.spec.ippools):
+            return accepted
         others, taken = await self._reader.gateways(), await self._reader.taken()
 
         def find_conflicts(gateway: EgressGateway) -> list[FieldError]:
@@ -79,7 +90,7 @@ class GatewayAdmission:
         faults = select_new(find_conflicts(new), [] if old is None else find_conflicts(old))
         if old is not None:
             faults += validate_kept(old, new, await self._reader.policies())
-        return Invalid(faults) if faults else ALLOWED
+        return Invalid(faults) if faults else accepted
 
     async def _review_deletion(self, request: AdmissionRequest) -> Verdict:
         before = try_decode(request.old_object, EgressGateway)
@@ -91,6 +102,13 @@ class GatewayAdmission:
         if not users:
             return ALLOWED
         return Denied(f"the gateway is in use by the policies {render_names(users)}: delete them first")
+
+
+def _warn(gateway: EgressGateway) -> list[str]:
+    policy = gateway.spec.node_selector.policy
+    if policy in {"", *NodePolicy}:
+        return []
+    return [f"spec.nodeSelector.policy {policy!r} is unknown and counts as {NodePolicy.AVERAGE}"]
 
 
 def find_users(
@@ -111,7 +129,10 @@ def find_users(
         if status.egress_gateway_name == gateway.metadata.name and (status.node or status.eip.ipv4 or status.eip.ipv6):
             return True
         chosen = choose_gateway(
-            policy.spec, namespace_labels=labels.get(policy.metadata.namespace, {}), gateway=by_name.get
+            policy.spec,
+            namespace_labels=labels.get(policy.metadata.namespace, {}),
+            gateway=by_name.get,
+            gateways=by_name.values(),
         )
         return chosen is gateway
 

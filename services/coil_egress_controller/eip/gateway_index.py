@@ -18,6 +18,7 @@ from coil.crd.resource import object_key
 from coil.eip.address_range import AddressRanges, RangeError
 from coil.eip.claim import GatewayRules, parse_rules
 from coil.eip.gateway_choice import NoGateway, choose_gateway
+from coil.eip.policy_mirror import BY_SOURCE, sources_of
 from coil.kernel.family import Family, IPAddress
 from coil.manager.term import Channel
 from coil.reconcile.cache import Cache
@@ -29,6 +30,7 @@ POLICY_INDEXERS: Final[Mapping[str, Callable[[EgressGatewayPolicy], Iterable[str
     _BY_NAMESPACE: lambda policy: [policy.metadata.namespace],
     # "" for a policy that names none.
     _BY_GATEWAY: lambda policy: [policy.spec.egress_gateway_name],
+    BY_SOURCE: sources_of,
 }
 """What the cache of policies needs."""
 
@@ -84,7 +86,7 @@ class ChoiceIndex:
         present = new or old
         if present is None:
             return
-        if old is not None and new is not None and old.spec.allowed_namespaces == new.spec.allowed_namespaces:
+        if old is not None and new is not None and _offered_to(old) == _offered_to(new):
             return
         for name in (present.metadata.name, ""):
             for policy in self._policy_cache.by_index(_BY_GATEWAY, name):
@@ -112,8 +114,13 @@ class ChoiceIndex:
             policy.spec,
             namespace_labels=namespace.metadata.labels if namespace is not None else {},
             gateway=self._gateway_cache.get,
+            gateways=self._gateway_cache.items(),
         )
         return found if isinstance(found, NoGateway) else found.metadata.name
+
+
+def _offered_to(gateway: EgressGateway) -> tuple[object, ...]:
+    return gateway.spec.allowed_namespaces, gateway.spec.cluster_default
 
 
 def _wanted(policy: EgressGatewayPolicy) -> tuple[object, ...]:

@@ -142,7 +142,7 @@ class GatewayReconciler:
     ) -> tuple[EgressGatewayStatus, list[tuple[PolicyRef, Placed | Refusal]]]:
         """Raises RangeError."""
         rules = parse_rules(gateway.spec)
-        claims = {policy_ref(policy): parse_claim(policy) for policy in policies}
+        claims = {policy_ref(policy): parse_claim(policy, rules.default_eip) for policy in policies}
         facts = self.facts.read(gateway, self.selections.nodes(gateway.metadata.name))
         for node, term in facts.missing.items():
             self.leases.miss(node, term)

@@ -1,4 +1,5 @@
-"""Checks changes of EgressGatewayPolicies, which tenants may make, before they are stored.
+"""Checks changes of EgressGatewayPolicies, which tenants may make, before they are stored, and of the kinds of
+egressgateway 0.6 that they stand for.
 
 Every replica answers. A new policy must use a gateway that allows its namespace; an address that it asks for must be
 one of the gateway's and no other tenant's. To select pods by address is to select those of other namespaces, too: that
@@ -7,11 +8,15 @@ the cluster, which would see the tenant as a gateway node, or as its floating ad
 limited (`coil.crd.eip_limit`); of requests at the same time, more may be let in, which the nodes then do not serve. An
 update is refused only for rules that it breaks itself. The controller checks again whenever it acts, as labels and
 gateways change.
+
+What an EgressPolicy or an EgressClusterPolicy asks for, the controller asks for in its own name, and it has no such
+permission, whoever wrote the policy: destinations within the cluster are refused in them. A selection by address is
+accepted, with a warning, as egressgateway accepts it: it selects nothing there, and the controller reports it here.
 """
 
-from collections.abc import Mapping
-
-import msgspec
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from coil.admission.review import (
     ALLOWED,
@@ -26,22 +31,45 @@ from coil.admission.review import (
 )
 from coil.admission.server import AdmissionHandler
 from coil.crd.egress_gateway import EgressGateway
-from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy, EgressGatewayPolicySpec
+from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_policy import EgressClusterPolicy, EgressPolicy
 from coil.crd.eip_conflict import find_inner_destinations, validate_offered, validate_untaken
 from coil.crd.eip_limit import NamespaceLimits, count_networks, validate_usage
 from coil.crd.eip_validation import validate_policy, validate_policy_update
-from coil.crd.names import DEFAULT_GATEWAY, LABEL_DEFAULT_GATEWAY
-from coil.crd.validation import FieldError, select_new
+from coil.crd.meta import ObjectMeta
+from coil.crd.validation import FieldError, select_new, validate_selector
 from coil.eip.gateway_choice import ChoiceReason, NoGateway, choose_gateway
+from coil.eip.policy_mirror import Source, mirror_spec
 from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
 
 POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
+EGRESS_POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egresspolicy"
+EGRESS_CLUSTER_POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressclusterpolicy"
 
 USE = "use"
 POD_SUBNET = "podsubnet"
 """The permission to select pods by address, and to name addresses of the cluster as destinations: the verb, and the
 subresource of `egressgatewaypolicies`.
 """
+
+AnyPolicy: TypeAlias = EgressGatewayPolicy | Source
+P = TypeVar("P", bound=AnyPolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """Of a policy, or of one of the kinds that policies stand for, as that of a policy. `old` is None for a new one,
+    and for one whose old state cannot be decoded; `namespace` is "" for an EgressClusterPolicy.
+    """
+
+    request: AdmissionRequest
+    old: EgressGatewayPolicy | None
+    new: EgressGatewayPolicy
+    is_mirrored: bool
+
+    @property
+    def namespace(self) -> str:
+        return self.request.namespace
 
 
 class PolicyAdmission:
@@ -51,49 +79,77 @@ class PolicyAdmission:
 
     @property
     def handlers(self) -> Mapping[str, AdmissionHandler]:
-        return {POLICY_PATH: self.validate}
+        return {
+            POLICY_PATH: self.validate,
+            EGRESS_POLICY_PATH: self.validate_egress_policy,
+            EGRESS_CLUSTER_POLICY_PATH: self.validate_egress_cluster_policy,
+        }
 
     async def validate(self, request: AdmissionRequest) -> Verdict:
         """Refuse violations of rules, with their fields. Raises ReviewError."""
+        return await self._validate(request, EgressGatewayPolicy)
+
+    async def validate_egress_policy(self, request: AdmissionRequest) -> Verdict:
+        """As `validate`."""
+        return await self._validate(request, EgressPolicy)
+
+    async def validate_egress_cluster_policy(self, request: AdmissionRequest) -> Verdict:
+        """As `validate`; limits of namespaces are checked when the policies are created that stand for it."""
+        return await self._validate(request, EgressClusterPolicy, _validate_namespace_selector)
+
+    async def _validate(
+        self, request: AdmissionRequest, kind: type[P], validate_more: Callable[[P], list[FieldError]] | None = None
+    ) -> Verdict:
         if request.operation not in {Operation.CREATE, Operation.UPDATE}:
             return ALLOWED
         if request.operation is Operation.UPDATE and not changes_spec(request):
             return ALLOWED
         try:
-            new = decode_object(request.object, EgressGatewayPolicy)
+            new = decode_object(request.object, kind)
         except ReviewError as error:
             return Invalid([FieldError("spec", str(error))])
-        old = None if request.operation is Operation.CREATE else try_decode(request.old_object, EgressGatewayPolicy)
-        if faults := validate_change(old, new):
+        old = None if request.operation is Operation.CREATE else try_decode(request.old_object, kind)
+        change = _Change(
+            request=request,
+            old=None if old is None else _as_policy(old, request.namespace),
+            new=_as_policy(new, request.namespace),
+            is_mirrored=kind is not EgressGatewayPolicy,
+        )
+        faults = validate_change(change.old, change.new)
+        if validate_more is not None:
+            faults += select_new(validate_more(new), [] if old is None else validate_more(old))
+        if faults:
             return Invalid(faults)
         try:
-            return await self._compare(request, old, new)
+            return await self._compare(change)
         except UnknownStateError as error:
             return Unavailable(str(error))
 
-    async def _compare(
-        self, request: AdmissionRequest, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy
-    ) -> Verdict:
+    async def _compare(self, change: _Change) -> Verdict:
         """With other objects. Raises UnknownStateError."""
-        faults = await self._check_right(request, old, new)
-        faults += await self._check_usage(request.namespace, old, new)
+        faults = await self._check_right(change)
+        if change.namespace:
+            faults += await self._check_usage(change)
         warnings: list[str] = []
-        match await self._choose_gateway(request.namespace, new) if old is None else None:
+        if change.is_mirrored and change.new.spec.applied_to.pod_subnet:
+            warnings.append("spec.appliedTo.podSubnet selects no pods in this kind; use an EgressGatewayPolicy")
+        match await self._choose_gateway(change) if change.old is None else None:
             case EgressGateway() as gateway:
-                faults += await self._check_address(request.namespace, new, gateway)
-            case NoGateway(ChoiceReason.NOT_ALLOWED, message):
+                faults += await self._check_address(change, gateway)
+            case NoGateway(ChoiceReason.NOT_ALLOWED, message) if change.namespace:
                 faults.append(FieldError("spec.egressGatewayName", message))
-            case NoGateway(_, message):
+            case NoGateway(ChoiceReason.NOT_FOUND | ChoiceReason.NO_DEFAULT, message):
                 # Manifests may be applied in any order, a policy before its gateway.
                 warnings.append(f"{message}; the policy waits")
         return Invalid(faults) if faults else Allowed(warnings=warnings)
 
-    async def _check_right(
-        self, request: AdmissionRequest, old: EgressGatewayPolicy | None, policy: EgressGatewayPolicy
-    ) -> list[FieldError]:
+    async def _check_right(self, change: _Change) -> list[FieldError]:
         faults = []
+        policy, old = change.new, change.old
         right = f"which takes the right to {USE!r} {EGRESS_GATEWAY_POLICIES.plural}/{POD_SUBNET}"
-        if policy.spec.applied_to.pod_subnet:
+        if change.is_mirrored:
+            right = f"which takes an {EGRESS_GATEWAY_POLICIES.kind} and a right"
+        elif policy.spec.applied_to.pod_subnet:
             message = f"selects pods of all namespaces, {right}: use a podSelector, or ask an administrator"
             faults.append(FieldError("spec.appliedTo.podSubnet", message))
         known = frozenset(old.spec.dest_subnet) if old is not None else frozenset[str]()
@@ -102,43 +158,43 @@ class PolicyAdmission:
                 position = policy.spec.dest_subnet.index(text)
                 message = f"{text} belongs to {owner}, {right}: name addresses outside, or ask an administrator"
                 faults.append(FieldError(f"spec.destSubnet[{position}]", message))
-        if not faults:
-            return []
+        if not faults or change.is_mirrored:
+            return faults
         may = await self._reader.may(
-            request.user_info,
+            change.request.user_info,
             verb=USE,
             resource=EGRESS_GATEWAY_POLICIES.plural,
             subresource=POD_SUBNET,
-            namespace=request.namespace,
+            namespace=change.namespace,
         )
         return [] if may else faults
 
-    async def _check_usage(
-        self, namespace: str, old: EgressGatewayPolicy | None, policy: EgressGatewayPolicy
-    ) -> list[FieldError]:
-        if old is not None and count_networks(policy) <= count_networks(old):
+    async def _check_usage(self, change: _Change) -> list[FieldError]:
+        if change.old is not None and count_networks(change.new) <= count_networks(change.old):
             return []
-        known = await self._reader.known_policies()
-        return validate_usage(_in_namespace(policy, namespace), old, known, self._limits)
+        return validate_usage(change.new, change.old, await self._reader.known_policies(), self._limits)
 
-    async def _choose_gateway(self, namespace: str, policy: EgressGatewayPolicy) -> EgressGateway | NoGateway:
-        found = await self._reader.namespace(namespace)
+    async def _choose_gateway(self, change: _Change) -> EgressGateway | NoGateway:
+        found = await self._reader.namespace(change.namespace) if change.namespace else None
         labels = {} if found is None else found.metadata.labels
-        names = _names(policy.spec, labels)
-        gateways = {name: gateway for name in names if (gateway := await self._reader.gateway(name)) is not None}
-        return choose_gateway(policy.spec, namespace_labels=labels, gateway=gateways.get)
+        spec = change.new.spec
+        if name := spec.egress_gateway_name:
+            gateway = await self._reader.gateway(name)
+            gateways = {} if gateway is None else {name: gateway}
+        else:
+            gateways = {gateway.metadata.name: gateway for gateway in await self._reader.gateways()}
+        return choose_gateway(spec, namespace_labels=labels, gateway=gateways.get, gateways=gateways.values())
 
-    async def _check_address(
-        self, namespace: str, policy: EgressGatewayPolicy, gateway: EgressGateway
-    ) -> list[FieldError]:
+    async def _check_address(self, change: _Change, gateway: EgressGateway) -> list[FieldError]:
         if gateway.metadata.deleting:
             return [FieldError("spec.egressGatewayName", f"the gateway {gateway.metadata.name!r} is being deleted")]
-        asked = policy.spec.egress_ip
+        asked = change.new.spec.egress_ip
         if not asked.ipv4 and not asked.ipv6:
             return []
-        if faults := validate_offered(policy, gateway):
+        if faults := validate_offered(change.new, gateway):
             return faults
-        return validate_untaken(_in_namespace(policy, namespace), await self._reader.known_policies())
+        policies = await self._reader.known_policies()
+        return validate_untaken(change.new, policies, is_shared=gateway.spec.is_shared)
 
 
 def validate_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:
@@ -149,14 +205,13 @@ def validate_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -
     return [*changed, *select_new(validate_policy(new), validate_policy(old))]
 
 
-def _in_namespace(policy: EgressGatewayPolicy, namespace: str) -> EgressGatewayPolicy:
+def _validate_namespace_selector(policy: EgressClusterPolicy) -> list[FieldError]:
+    selector = policy.spec.applied_to.namespace_selector
+    return [] if selector is None else list(validate_selector(selector, path="spec.appliedTo.namespaceSelector"))
+
+
+def _as_policy(policy: AnyPolicy, namespace: str) -> EgressGatewayPolicy:
     """A request's object need not say where it is."""
-    return msgspec.structs.replace(policy, metadata=msgspec.structs.replace(policy.metadata, namespace=namespace))
-
-
-def _names(spec: EgressGatewayPolicySpec, labels: Mapping[str, str]) -> list[str]:
-    """The names that `choose_gateway` may look up."""
-    if spec.egress_gateway_name:
-        return [spec.egress_gateway_name]
-    labelled = labels.get(LABEL_DEFAULT_GATEWAY, "")
-    return [name for name in (labelled, DEFAULT_GATEWAY) if name]
+    metadata = ObjectMeta(name=policy.metadata.name, namespace=namespace)
+    spec = policy.spec if isinstance(policy, EgressGatewayPolicy) else mirror_spec(policy)
+    return EgressGatewayPolicy(metadata=metadata, spec=spec)

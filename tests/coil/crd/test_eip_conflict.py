@@ -124,14 +124,23 @@ REFUSED = {"conditions": [{"type": "Ready", "status": "False", "reason": "Egress
     ],
 )
 def test_which_address_may_be_asked_for(asked: Asked, others: list[Any], paths: list[str]) -> None:
-    found = validate_untaken(policy(egressIP=asked), others)
+    found = validate_untaken(policy(egressIP=asked), others, is_shared=False)
     assert [error.path for error in found] == [f"spec.egressIP.{path}" for path in paths]
 
 
 def test_another_tenants_name_stays_untold() -> None:
     secret = policy("takeover-plan", "bank", status=placed("eg1", ipv4=X))
-    assert said(validate_untaken(policy(egressIP={"ipv4": X}), [secret])) == [f"spec.egressIP.ipv4: {ELSEWHERE}"]
-    own = policy("own", status=placed("eg1", ipv4=X, ipv6=Y))
-    assert said(validate_untaken(policy(egressIP={"ipv4": X, "ipv6": Z}), [own])) == [
-        "spec.egressIP.ipv4: belongs to a pair with another address, which the policy shop/own has"
+    assert said(validate_untaken(policy(egressIP={"ipv4": X}), [secret], is_shared=False)) == [
+        f"spec.egressIP.ipv4: {ELSEWHERE}"
     ]
+    own = policy("own", status=placed("eg1", ipv4=X, ipv6=Y))
+    asked = policy(egressIP={"ipv4": X, "ipv6": Z})
+    pair = "spec.egressIP.ipv4: belongs to a pair with another address, which"
+    assert said(validate_untaken(asked, [own], is_shared=False)) == [f"{pair} the policy shop/own has"]
+    secret = policy("takeover-plan", "bank", status=placed("eg1", ipv4=X, ipv6=Y))
+    assert said(validate_untaken(asked, [secret], is_shared=True)) == [f"{pair} a policy in another namespace has"]
+
+
+def test_a_gateway_may_share_an_address_with_everybody() -> None:
+    others = [policy("b", "bank", status=placed("eg1", ipv4=X))]
+    assert validate_untaken(policy(egressIP={"ipv4": X}), others, is_shared=True) == []

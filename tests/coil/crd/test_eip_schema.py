@@ -7,6 +7,13 @@ import msgspec
 import pytest
 import yaml
 
+from coil.crd.egress_cluster_info import (
+    AutoDetect,
+    EgressClusterInfo,
+    EgressClusterInfoSpec,
+    EgressClusterInfoStatus,
+    NetworkPair,
+)
 from coil.crd.egress_gateway import (
     AddressUsage,
     EgressGateway,
@@ -14,6 +21,7 @@ from coil.crd.egress_gateway import (
     EgressGatewayStatus,
     EipEntry,
     GatewayNode,
+    IpPools,
     NodeSelector,
     PolicyRef,
     Ranges,
@@ -28,6 +36,13 @@ from coil.crd.egress_gateway_policy import (
     EgressIP,
     PolicyEip,
 )
+from coil.crd.egress_policy import (
+    ClusterAppliedTo,
+    EgressClusterPolicy,
+    EgressClusterPolicySpec,
+    EgressPolicy,
+    EgressPolicyStatus,
+)
 from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus, TunnelEnd, TunnelParent
 from coil.crd.eip_schema import eip_definitions
 from coil.crd.eip_validation import validate_gateway, validate_policy
@@ -40,6 +55,7 @@ VERSIONS = {plural: document["spec"]["versions"][0] for plural, document in DEFI
 SCHEMAS = {plural: version["schema"]["openAPIV3Schema"] for plural, version in VERSIONS.items()}
 TUNNEL, GATEWAY = SCHEMAS["egresstunnels"], SCHEMAS["egressgateways"]
 POLICY, SLICE = SCHEMAS["egressgatewaypolicies"], SCHEMAS["egressendpointslices"]
+INFO = SCHEMAS["egressclusterinfos"]
 
 
 def inside(schema: Document, path: str) -> Document:
@@ -73,6 +89,25 @@ def inside(schema: Document, path: str) -> Document:
         (inside(POLICY, "spec.appliedTo"), AppliedTo),
         (inside(POLICY, "status"), EgressGatewayPolicyStatus),
         (inside(POLICY, "status.eip"), PolicyEip),
+        (inside(GATEWAY, "spec.ippools"), IpPools),
+        *(
+            case
+            for schema, struct, spec, applied_to in (
+                (SCHEMAS["egresspolicies"], EgressPolicy, EgressGatewayPolicySpec, AppliedTo),
+                (SCHEMAS["egressclusterpolicies"], EgressClusterPolicy, EgressClusterPolicySpec, ClusterAppliedTo),
+            )
+            for case in (
+                (schema, struct),
+                (inside(schema, "spec"), spec),
+                (inside(schema, "spec.appliedTo"), applied_to),
+                (inside(schema, "status"), EgressPolicyStatus),
+            )
+        ),
+        (INFO, EgressClusterInfo),
+        (inside(INFO, "spec"), EgressClusterInfoSpec),
+        (inside(INFO, "spec.autoDetect"), AutoDetect),
+        (inside(INFO, "status"), EgressClusterInfoStatus),
+        (inside(INFO, "status.clusterIP"), NetworkPair),
         (SLICE, EgressEndpointSlice),
         (inside(SLICE, "endpoints.[]"), EgressEndpoint),
     ],
@@ -106,6 +141,7 @@ def test_defaults_are_those_of_the_structs() -> None:
         (inside(GATEWAY, "spec"), EgressGatewaySpec),
         (inside(POLICY, "spec.egressIP"), EgressIP),
         (inside(POLICY, "spec"), EgressGatewayPolicySpec),
+        (inside(INFO, "spec.autoDetect"), AutoDetect),
     ):
         defaults = {name: child["default"] for name, child in schema["properties"].items() if "default" in child}
         assert msgspec.convert(defaults, struct) == struct(), struct.__name__
@@ -115,7 +151,7 @@ def test_group_version_scope_and_subresources() -> None:
     for plural, document in DEFINITIONS.items():
         assert document["metadata"]["name"] == f"{plural}.egressgateway.spidernet.io"
         assert VERSIONS[plural]["name"] == "v1beta1"
-        cluster = plural in {"egresstunnels", "egressgateways"}
+        cluster = plural in {"egresstunnels", "egressgateways", "egressclusterpolicies", "egressclusterinfos"}
         assert document["spec"]["scope"] == ("Cluster" if cluster else "Namespaced")
         assert VERSIONS[plural].get("subresources") == (None if plural == "egressendpointslices" else {"status": {}})
 
@@ -225,7 +261,7 @@ def ranges(**fields: Any) -> Document:
         ({"metadata": {"name": "a"}}, "spec: required"),
         ({"metadata": {"name": "a"}, "spec": {}}, "spec.nodeSelector: required"),
         (gateway_document(nodeSelector={}), "spec.nodeSelector.selector: required"),
-        (gateway_document(nodeSelector={"selector": {}, "policy": "All"}), "spec.nodeSelector.policy: enum"),
+        (gateway_document(nodeSelector={"selector": {}, "policy": "a" * 64}), "spec.nodeSelector.policy: maxLength"),
         (gateway_document(nodeSelector={"selector": {}, "limit": 0}), "spec.nodeSelector.limit: minimum"),
         (gateway_document(failPolicy="Ajar"), "spec.failPolicy: enum"),
         (ranges(policy="First"), "spec.ranges.policy: enum"),

@@ -28,6 +28,8 @@ def said(errors: list[FieldError]) -> list[str]:
         {"ranges": {"ipv4": ["10.6.0.1-10.6.0.4"], "ipv6": ["fd00::1", "fd00::10-fd00::12"]}},
         {"nodeSelector": {"selector": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}}},
         {"allowedNamespaces": {}},
+        {"ippools": {"ipv4": ["10.6.0.1-10.6.0.4"], "ipv4DefaultEIP": "10.6.0.4", "ipv6": [""], "ipv6DefaultEIP": ""}},
+        {"ippools": {"ipv6": ["fd00::1"]}, "ranges": {"ipv4": ["10.6.0.1"]}},
     ],
 )
 def test_a_good_gateway(spec: dict[str, Any]) -> None:
@@ -56,6 +58,21 @@ def test_a_good_gateway(spec: dict[str, Any]) -> None:
         (
             {"allowedNamespaces": {"matchExpressions": [{"key": "a/b/c", "operator": "Exists"}]}},
             ["spec.allowedNamespaces.matchExpressions[0]: the key 'a/b/c' must"],
+        ),
+        (
+            {"ippools": {"ipv4": ["10.6.0.1"], "ipv4DefaultEIP": "10.6.0.2", "ipv6DefaultEIP": "fd00::x"}},
+            [
+                "spec.ippools.ipv4DefaultEIP: '10.6.0.2' is not an address of the gateway",
+                "spec.ippools.ipv6DefaultEIP: ",
+            ],
+        ),
+        (
+            {"ippools": {"ipv4": ["10.6.0.1", "nonsense"]}, "ranges": {"ipv4": ["10.6.0.1"]}},
+            [f"spec.ippools.ipv4[0]: '10.6.0.1' {TWICE}", "spec.ippools.ipv4[1]: 'nonsense'"],
+        ),
+        (
+            {"ippools": {"ipv4": ["10.6.0.1", "10.6.0.2"], "ipv6": ["fd00::1"]}},
+            ["spec.ippools: must have equally many addresses of both families, not 2 of IPv4 and 1 of IPv6"],
         ),
         ({"ranges": {"limit": 0}}, [f"{RANGES}.limit: must be at least 1"]),
         (

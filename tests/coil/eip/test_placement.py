@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
@@ -10,15 +11,18 @@ import pytest
 from coil.crd.egress_gateway import (
     AddressPolicy,
     EgressGatewaySpec,
+    IpPools,
     NodePolicy,
     NodeSelector,
     PolicyRef,
     Ranges,
     Sharing,
 )
+from coil.crd.egress_gateway_policy import EgressGatewayPolicy, EgressGatewayPolicySpec, EgressIP
+from coil.crd.meta import ObjectMeta
 from coil.crd.names import NodeName
 from coil.eip.address_range import RangeError
-from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, RefusalReason, parse_rules
+from coil.eip.claim import Candidate, Claim, Eip, GatewayRules, Placed, RefusalReason, parse_claim, parse_rules
 from coil.eip.placement import Placement, place
 
 DUAL = Ranges(ipv4=("10.6.0.1-10.6.0.4",), ipv6=("fd00::1-fd00::4",))
@@ -215,6 +219,113 @@ def test_tenants_share_addresses_where_the_gateway_says_so() -> None:
     ranges = Ranges(ipv4=("10.6.0.1-10.6.0.2",))
     wanted = of_tenants("shop", "bank", "third", "shop")
     assert sum(per_eip(run(rules(ranges, sharing=Sharing.ANY), wanted)).values()) == 4
+
+
+def pooled(sharing: str = "", default: int = 2) -> GatewayRules:
+    pools = IpPools(
+        ipv4=("10.6.0.1-10.6.0.4",),
+        ipv6=("fd00::1-fd00::4",),
+        ipv4_default_eip=f"10.6.0.{default}",
+        ipv6_default_eip=f"fd00::{default}",
+    )
+    return parse_rules(EgressGatewaySpec(ippools=pools, sharing=sharing))
+
+
+def asking(name: str, namespace: str, given_rules: GatewayRules, allocator: str, ipv4: str = "") -> Claim:
+    spec = EgressGatewayPolicySpec(egress_ip=EgressIP(allocator_policy=allocator, ipv4=ipv4))
+    metadata = ObjectMeta(name=name, namespace=namespace, creation_timestamp=datetime(2026, 1, 1, tzinfo=UTC))
+    claim = parse_claim(EgressGatewayPolicy(metadata=metadata, spec=spec), given_rules.default_eip)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+def test_the_default_eip_is_everybodys_and_each_of_rr_has_its_own() -> None:
+    given_rules = pooled()
+    wanted = [
+        *(asking(f"p{number}", f"ns{number}", given_rules, "default") for number in range(3)),
+        *(asking(f"r{number}", "ns0", given_rules, "rr") for number in range(3)),
+    ]
+    placement = run(given_rules, wanted)
+    found = {placed.policy.name: placed.eip for placed in placement.placed}
+    assert {found[f"p{number}"] for number in range(3)} == {eip(2)}
+    assert {found[f"r{number}"] for number in range(3)} == {eip(1), eip(3), eip(4)}
+    again = run(given_rules, wanted, former=placement.placed)
+    assert again == placement
+    late = run(given_rules, [*wanted, asking("r3", "ns0", given_rules, "rr")], former=placement.placed)
+    assert {name.name: refusal.reason for name, refusal in late.refused.items()} == {"r3": RefusalReason.NO_ADDRESS}
+
+
+def of_cluster_policy(name: str, *namespaces: str, own: bool = False) -> list[Claim]:
+    return [
+        Claim(policy=PolicyRef(namespace=namespace, name=f"egcp-{name}"), cluster_policy=name, use_node_ip=own)
+        for namespace in namespaces
+    ]
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_an_egress_cluster_policy_has_one_address_in_all_its_namespaces(sharing: Sharing) -> None:
+    given_rules = rules(Ranges(ipv4=("10.6.0.1-10.6.0.3",)), sharing=sharing)
+    wanted = [*of_cluster_policy("a", "x", "y", "z"), *of_cluster_policy("b", "x", "y")]
+    placement = run(given_rules, wanted)
+    assert placement.refused == {}
+    for name in ("a", "b"):
+        assert len({(one.eip, one.node) for one in placement.placed if one.policy.name == f"egcp-{name}"}) == 1
+    again = run(given_rules, [*wanted, *of_cluster_policy("a", "w")], former=placement.placed)
+    assert len({one.eip for one in again.placed if one.policy.name == "egcp-a"}) == 1
+    if sharing is Sharing.NAMESPACE:
+        stranger = Claim(policy=ref("p", "x"), asked=again.placed[0].eip)
+        assert run(given_rules, [*wanted, stranger], former=again.placed).refused.keys() == {ref("p", "x")}
+
+
+def test_policies_of_a_cluster_policy_leave_by_one_node_wherever_it_goes() -> None:
+    wanted = of_cluster_policy("a", "x", "y", "z", own=True)
+    placement = run(rules(), wanted)
+    (node,) = {one.node for one in placement.placed}
+    rest = [candidate for candidate in nodes("abc") if candidate.node != node]
+    moved = run(rules(), wanted, former=placement.placed, on=rest)
+    assert {one.node for one in moved.placed} < {candidate.node for candidate in rest}
+    assert len({one.node for one in moved.placed}) == 1
+
+
+def test_what_egressgateway_has_given_a_cluster_policy_stays() -> None:
+    """It names such a policy without a namespace, and calls it by its own name."""
+    former = [Placed(policy=PolicyRef(name="a"), eip=eip(3), node=NodeName("a"))]
+    placement = run(rules(), of_cluster_policy("a", "x", "y"), former=former)
+    assert {(one.eip, one.node) for one in placement.placed} == {(eip(3), NodeName("a"))}
+
+
+def test_a_gateway_may_keep_its_default_eip_to_one_namespace() -> None:
+    given_rules = pooled(Sharing.NAMESPACE)
+    wanted = [asking(name, name, given_rules, "default") for name in ("a", "b")]
+    placement = run(given_rules, wanted)
+    assert [placed.policy.name for placed in placement.placed] == ["a"]
+    assert placement.refused[ref("b", "b")].reason is RefusalReason.TAKEN
+
+
+def test_another_namespaces_address_may_be_asked_for_only_where_all_share() -> None:
+    for sharing in ("", Sharing.NAMESPACE):
+        given_rules = pooled(sharing)
+        wanted = [asking("a", "a", given_rules, "", "10.6.0.3"), asking("b", "b", given_rules, "rr", "10.6.0.3")]
+        placement = run(given_rules, wanted)
+        assert {one.policy.name: one.eip for one in placement.placed} == (
+            {"a": eip(3)} if sharing else {"a": eip(3), "b": eip(3)}
+        )
+        assert {name.name: refusal.reason for name, refusal in placement.refused.items()} == (
+            {"b": RefusalReason.TAKEN} if sharing else {}
+        )
+        assert run(given_rules, wanted, former=placement.placed) == placement
+
+
+def test_the_default_eip_that_nobody_writes_is_the_first_of_the_pools() -> None:
+    pools = IpPools(ipv4=("", "10.6.0.3", "10.6.0.1-10.6.0.2"), ipv6=("fd00::7/127", "fd00::3"), ipv6_default_eip="")
+    given_rules = parse_rules(EgressGatewaySpec(ippools=pools, ranges=Ranges(ipv4=("10.5.0.1",), ipv6=("fd00::1",))))
+    assert given_rules.default_eip == Eip(IPv4Address("10.6.0.3"), IPv6Address("fd00::6"))
+
+
+def test_without_pools_the_gateway_chooses() -> None:
+    given_rules = rules(unused())
+    placement = run(given_rules, [asking("a", "ns", given_rules, "default")])
+    assert len(placement.placed) == 1
 
 
 def test_of_tenants_that_shared_an_address_the_oldest_policy_keeps_it() -> None:

@@ -63,6 +63,7 @@ def claim_lists(draw: st.DrawFn) -> list[Claim]:
             policy=PolicyRef(namespace=draw(st.sampled_from(["x", "y"])), name=name),
             asked=None if own else draw(MOSTLY_ANY),
             use_node_ip=own,
+            cluster_policy=draw(st.sampled_from(["", "", "", "c"])),
             since=draw(st.sampled_from(["1", "2", "3"])),
         )
         for name in draw(st.lists(st.sampled_from(NAMES), unique=True))
@@ -118,11 +119,11 @@ def test_what_holds_of_every_placement(
     homes: dict[Eip, NodeName | None] = {}
     owners: dict[IPv4Address | IPv6Address, Eip] = {}
     tenants: dict[Eip, str] = {}
+    of = {claim.policy: rules.tenant(claim) for claim in claims}
     for one in placed.values():
         if one.eip is not None:
             assert homes.setdefault(one.eip, one.node) == one.node
-            if rules.sharing is Sharing.NAMESPACE:
-                assert tenants.setdefault(one.eip, one.policy.namespace) == one.policy.namespace
+            assert tenants.setdefault(one.eip, of[one.policy]) == of[one.policy]
             for address, ranges in ((one.eip.ipv4, rules.ipv4), (one.eip.ipv6, rules.ipv6)):
                 if address is not None:
                     assert address in ranges
@@ -136,7 +137,22 @@ def test_what_holds_of_every_placement(
             assert placement.refused[claim.policy].reason is RefusalReason.NO_ADDRESS
             assert not has_unused(rules, homes)
             assert rules.sharing is Sharing.NAMESPACE
-            assert claim.policy.namespace not in tenants.values()
+            assert rules.tenant(claim) not in tenants.values()
+
+
+@given(gateways(), SOME_NODES, claim_lists(), SEEDS)
+def test_policies_of_one_cluster_policy_leave_together(
+    rules: GatewayRules, nodes: list[Candidate], claims: list[Claim], seed: int
+) -> None:
+    """By whatever one of them has got, if they take any."""
+    placed = {one.policy: one for one in run(rules, nodes, claims, (), seed).placed}
+    for own in (False, True):
+        mine = [
+            placed[claim.policy]
+            for claim in claims
+            if claim.cluster_policy and claim.asked is None and claim.use_node_ip is own and claim.policy in placed
+        ]
+        assert len({(one.eip, one.node) for one in mine}) <= 1
 
 
 @given(gateways(), SOME_NODES, claim_lists(), HISTORY, SEEDS, SEEDS, st.integers(0, 6))
@@ -201,12 +217,13 @@ def test_no_limit_is_passed_while_there_is_room(
         known.append(claim)
         before, former = former, run(rules, nodes, known, former, seed).placed
         mine = next((one for one in former if one.policy == claim.policy), None)
-        if mine is None or claim.asked is not None or mine.node is None:
+        if mine is None or claim.asked is not None or claim.cluster_policy or mine.node is None:
             continue
         on_node = Counter(one.node for one in before)
         on_eip = Counter(one.eip for one in before if one.eip is not None)
-        tenant = rules.tenant(claim.policy)
-        at = {one.eip: one.node for one in before if one.eip is not None and rules.tenant(one.policy) == tenant}
+        tenant = rules.tenant(claim)
+        of = {one.policy: rules.tenant(one) for one in known}
+        at = {one.eip: one.node for one in before if one.eip is not None and of[one.policy] == tenant}
         unused = has_unused(rules, on_eip)
         spare = {node for node in ready if on_node[node] < rules.node_limit}
         if rules.node_policy is NodePolicy.LIMIT and mine.node not in spare:

@@ -8,7 +8,7 @@ import pytest
 from coil.admission.review import AdmissionRequest, Allowed, Invalid, Operation, Verdict, decode_review
 from coil_egress_controller.egress.admission import MUTATE_PATH, VALIDATE_PATH, EgressAdmission
 from coil_egress_controller.eip.gateway_admission import GATEWAY_PATH
-from coil_egress_controller.eip.policy_admission import POLICY_PATH
+from coil_egress_controller.eip.policy_admission import EGRESS_CLUSTER_POLICY_PATH, EGRESS_POLICY_PATH, POLICY_PATH
 from integration.deployment import EGRESS_CONTROLLER, webhook_documents
 
 ADMISSION = EgressAdmission()
@@ -108,6 +108,9 @@ def test_the_chart_names_the_paths_that_are_served() -> None:
     documents = webhook_documents(EGRESS_CONTROLLER)
     paths = {webhook["clientConfig"]["service"]["path"] for document in documents for webhook in document["webhooks"]}
     assert {MUTATE_PATH, VALIDATE_PATH} == set(ADMISSION.handlers)
-    assert paths == {MUTATE_PATH, VALIDATE_PATH, GATEWAY_PATH, POLICY_PATH}
+    assert paths == {
+        *(MUTATE_PATH, VALIDATE_PATH),
+        *(GATEWAY_PATH, POLICY_PATH, EGRESS_POLICY_PATH, EGRESS_CLUSTER_POLICY_PATH),
+    }
     for webhook in (webhook for document in documents for webhook in document["webhooks"]):
         assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")

@@ -9,13 +9,21 @@ from structlog.testing import LogCapture
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.builtin import CONFIG_MAPS, NODES, SERVICE_CIDRS, SERVICES, ConfigMap, Node, ServiceCidr, ServiceCidrSpec
+from coil.crd.egress_cluster_info import (
+    CLUSTER_INFO,
+    EGRESS_CLUSTER_INFOS,
+    EgressClusterInfo,
+    EgressClusterInfoStatus,
+    NetworkPair,
+)
 from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import NamespacedName
 from coil.egress.cluster_networks import POD_AND_SERVICE_NETWORKS
 from coil.kube.errors import ApiError, NotFoundError, NotServedError, UnavailableError
 from coil.manager.term import Term
-from coil.reconcile.controller import RequeueAfter
+from coil.reconcile.controller import DONE, RequeueAfter
+from coil_egress_controller.egress.cluster_info_reconciler import ClusterInfoReconciler
 from coil_egress_controller.egress.cluster_networks_reconciler import ClusterCaches, ClusterNetworksReconciler
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.reconcile.memory_cache import MemoryCache
@@ -49,6 +57,7 @@ class Scene:
             cilium=self.cilium,
         )
         self.config_maps: MemoryCache[ConfigMap] = MemoryCache(self.api, CONFIG_MAPS)
+        self.infos: MemoryCache[EgressClusterInfo] = MemoryCache(self.api, EGRESS_CLUSTER_INFOS)
         self.logged = LogCapture()
         log = structlog.wrap_logger(None, processors=[self.logged])
         extra = [ip_network("198.51.100.0/24")]
@@ -57,9 +66,11 @@ class Scene:
             caches=self.caches,
             config_maps=self.config_maps,
             into=INTO,
+            infos=self.infos,
             extra=extra,
             log=log,
         )
+        self.info_reconciler = ClusterInfoReconciler(client=self.client, caches=self.caches, infos=self.infos, log=log)
 
     def look(self) -> None:
         caches = self.caches
@@ -74,6 +85,7 @@ class Scene:
             caches.kube_proxy,
             caches.cilium,
             self.config_maps,
+            self.infos,
         ):
             assert isinstance(cache, MemoryCache)
             cache.look()
@@ -142,6 +154,63 @@ async def test_networks_of_other_programs_are_found(scene: Scene) -> None:
     assert await scene.reconcile() == ["198.51.100.0/24"], "private networks stay outside tunnels anyway"
 
 
+async def test_the_cluster_info_of_egressgateway_adds_networks(scene: Scene) -> None:
+    """Single addresses, too, as its documents have them. Another one than `default` counts for nothing."""
+    before = await scene.reconcile(POD_AND_SERVICE_NETWORKS)
+    extra = {"extraCidr": ["10.10.10.1", "fd00:7::/64", "10.99.0.7/16", "", "nonsense", "0.0.0.0/0"]}
+    scene.api.put(EGRESS_CLUSTER_INFOS, {"metadata": {"name": "other"}, "spec": {"extraCidr": ["10.98.0.0/16"]}})
+    scene.api.put(EGRESS_CLUSTER_INFOS, {"metadata": {"name": CLUSTER_INFO}, "spec": extra})
+    found = await scene.reconcile(POD_AND_SERVICE_NETWORKS)
+    assert sorted(set(found) - set(before)) == ["10.10.10.1/32", "10.99.0.0/16", "fd00:7::/64"]
+    scene.api.delete(EGRESS_CLUSTER_INFOS, CLUSTER_INFO)
+    assert await scene.reconcile(POD_AND_SERVICE_NETWORKS) == before
+
+
+async def test_until_the_cluster_info_is_known_nothing_is_published(scene: Scene) -> None:
+    """Without its networks, policies would take what goes there."""
+    scene.infos.synced, scene.infos.last_error = False, UnavailableError("503", status=503)
+    assert isinstance(await scene.reconciler.reconcile(str(INTO)), RequeueAfter)
+    assert scene.client.calls == []
+
+
+async def test_the_cluster_info_says_what_was_found(scene: Scene) -> None:
+    pools = AddressPoolSpec(subnets=(SubnetSet(ipv4="100.96.0.0/16", ipv6="fd10::/64"), SubnetSet(ipv4="x")))
+    scene.api.create(ADDRESS_POOLS, AddressPool(metadata=ObjectMeta(name="default"), spec=pools))
+    scene.api.put(CALICO_POOLS, {"metadata": {"name": "pods"}, "spec": {"cidr": "192.168.0.0/16"}})
+    configuration = "networking:\n  podSubnet: 10.244.0.0/16\n  serviceSubnet: 10.96.0.0/12,fd96::/112\n"
+    kubeadm = {"metadata": {"namespace": "kube-system", "name": "kubeadm-config"}}
+    scene.kubeadm_api.put(CONFIG_MAPS, {**kubeadm, "data": {"ClusterConfiguration": configuration}})
+    scene.api.put(
+        EGRESS_CLUSTER_INFOS, {"metadata": {"name": CLUSTER_INFO}, "spec": {"extraCidr": ["10.10.10.1", "x"]}}
+    )
+
+    async def status() -> EgressClusterInfoStatus:
+        scene.look()
+        await scene.info_reconciler.reconcile(CLUSTER_INFO)
+        return scene.api.get(EGRESS_CLUSTER_INFOS, CLUSTER_INFO).status
+
+    expected = EgressClusterInfoStatus(
+        cluster_ip=NetworkPair(ipv4=("10.96.0.0/12",), ipv6=("fd96::/112",)),
+        pod_cidr={
+            "default": NetworkPair(ipv4=("100.96.0.0/16",), ipv6=("fd10::/64",)),
+            "pods": NetworkPair(ipv4=("192.168.0.0/16",)),
+        },
+        extra_cidr=("10.10.10.1",),
+    )
+    assert await status() == expected
+    [warning] = [entry for entry in scene.logged.entries if entry["log_level"] == "warning"]
+    assert warning["ignored"] == ["x"]
+    written = len(scene.client.calls)
+    assert await status() == expected
+    assert len(scene.client.calls) == written, "nothing to say"
+    cidrs = ServiceCidrSpec(cidrs=("100.64.0.0/13",))
+    scene.api.create(SERVICE_CIDRS, ServiceCidr(metadata=ObjectMeta(name="kubernetes"), spec=cidrs))
+    assert (await status()).cluster_ip == NetworkPair(ipv4=("100.64.0.0/13",))
+    scene.api.delete(EGRESS_CLUSTER_INFOS, CLUSTER_INFO)
+    scene.look()
+    assert await scene.info_reconciler.reconcile(CLUSTER_INFO) is DONE
+
+
 class Watches:
     """A term, and a controller of it: which of the caches hold it up."""
 
@@ -163,14 +232,15 @@ def test_no_kind_that_is_not_served_everywhere_holds_it_up(scene: Scene) -> None
     """ServiceCIDRs before Kubernetes 1.33, and what other programs define."""
     watches, caches = Watches(), scene.caches
     scene.reconciler.setup(cast(Term, watches), resync=60)
-    optional = (caches.service_cidrs, caches.calico_pools, caches.cilium_nodes)
+    optional = (caches.service_cidrs, caches.calico_pools, caches.cilium_nodes, scene.infos)
     assert [cache for cache in watches.required if cache in optional] == []
     assert caches.nodes in watches.required
 
 
 @pytest.mark.parametrize("kind", [NotServedError, NotFoundError])
 async def test_a_kind_that_is_not_served_names_no_networks(scene: Scene, kind: type[ApiError]) -> None:
-    for cache in (scene.calico_pools, scene.cilium_nodes):
+    caches: tuple[MemoryCache[Any], ...] = (scene.calico_pools, scene.cilium_nodes, scene.infos)
+    for cache in caches:
         cache.synced, cache.last_error = False, kind("404", status=404)
     assert await scene.reconcile() == ["198.51.100.0/24"]
 
@@ -189,12 +259,12 @@ async def test_before_it_is_known_whether_a_kind_is_served_nothing_is_taken_out(
 
 async def test_what_an_administrator_adds_counts_at_once_and_stays(scene: Scene) -> None:
     await scene.reconcile()
-    extra = "203.0.113.0/24, 10.9.0.0/16\n2001:db8:9::/48 nonsense"
+    extra = "203.0.113.0/24, 10.9.0.0/16\n2001:db8:9::/48 nonsense 0.0.0.0/0"
     scene.api.patch(CONFIG_MAPS, INTO.name, {"data": {"extra": extra}}, namespace=INTO.namespace)
     assert await scene.reconcile() == ["198.51.100.0/24", "203.0.113.0/24", "2001:db8:9::/48"]
     assert "10.9.0.0/16" in await scene.reconcile(POD_AND_SERVICE_NETWORKS)
     [told] = [entry for entry in scene.logged.entries if entry["log_level"] == "warning"]
-    assert (told["key"], told["ignored"]) == ("extra", ["nonsense"]), "once"
+    assert (told["key"], told["ignored"]) == ("extra", ["nonsense", "0.0.0.0/0"]), "once"
     assert scene.api.get(CONFIG_MAPS, INTO.name, namespace=INTO.namespace).data["extra"] == extra
 
 

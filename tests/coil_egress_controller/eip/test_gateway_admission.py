@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coil.admission.review import Denied, Operation
+from coil.admission.review import Allowed, Denied, Operation
 from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.builtin import NODES, SERVICE_CIDRS, SERVICES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
@@ -60,6 +60,24 @@ async def test_a_bad_gateway_is_refused_without_a_look_at_others(door: Door) -> 
 
 async def test_an_overlap_names_the_other_gateway(door: Door) -> None:
     assert await door.create(ranges("10.6.0.5")) == [OVERLAP]
+
+
+async def test_one_gateway_is_the_default_of_the_cluster(door: Door) -> None:
+    other = gateway_document("eg0", ranges={"ipv4": ["10.7.0.1"]}, clusterDefault=True)
+    door.world.api.put(EGRESS_GATEWAYS, other)
+    new = ranges("10.6.1.1", clusterDefault=True)
+    assert await door.create(new) == ["spec.clusterDefault: must be true for one gateway only, and is for 'eg0'"]
+    assert await door.update(ranges("10.6.1.1"), new) == [
+        "spec.clusterDefault: must be true for one gateway only, and is for 'eg0'"
+    ]
+    assert await door.update(other, other | {"metadata": {"name": "eg0", "labels": {"a": "b"}}}) == []
+
+
+async def test_addresses_of_ippools_are_compared_like_others(door: Door) -> None:
+    """With those of other gateways, and with what policies have."""
+    assert await door.create(gateway_document(ippools={"ipv4": ["10.6.0.5"]})) == [
+        OVERLAP.replace("spec.ranges", "spec.ippools")
+    ]
 
 
 def put_cluster(door: Door) -> None:
@@ -220,3 +238,17 @@ def test_no_answer_is_not_waited_for(door: Door) -> None:
         return await door.create(ranges("10.6.0.5")), loop.time() - start
 
     assert run_virtual(ask) == (["unavailable: egressgateways cannot be read now: no answer in time"], ASK_SECONDS)
+
+
+async def test_a_node_policy_that_is_unknown_is_told(door: Door) -> None:
+    """egressgateway accepts any text."""
+    for node_policy, warnings in (
+        ("doing", ["spec.nodeSelector.policy 'doing' is unknown and counts as AverageSelection"]),
+        ("MinimumNodes", []),
+    ):
+        nodes = {"selector": {"matchLabels": {"a": "b"}}, "policy": node_policy}
+        document = gateway_document("eg7", ranges={"ipv4": ["10.9.0.1"]}, nodeSelector=nodes)
+        for old in (None, gateway_document("eg7", ranges={"ipv4": ["10.9.0.1"]})):
+            operation = Operation.CREATE if old is None else Operation.UPDATE
+            verdict = await door.admission.validate(request(operation, document, old))
+            assert verdict == Allowed(warnings=warnings)

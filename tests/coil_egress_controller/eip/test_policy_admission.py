@@ -6,14 +6,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from coil.admission.review import Allowed, Operation
+from coil.admission.review import Allowed, Operation, Verdict
 from coil.admission.server import DEFAULT_LIMITS
 from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.eip_limit import NamespaceLimits
 from coil.kube.errors import UnavailableError
-from coil_egress_controller.eip.policy_admission import POLICY_PATH, PolicyAdmission
+from coil_egress_controller.eip.policy_admission import (
+    EGRESS_CLUSTER_POLICY_PATH,
+    EGRESS_POLICY_PATH,
+    POLICY_PATH,
+    PolicyAdmission,
+)
 from tests.coil.crd.eip_object import Document, gateway, placed, policy, policy_document
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_controller.eip_door import AdmissionWorld, request, said
@@ -60,7 +65,7 @@ def by(name: str, namespace: str = "shop", **spec: Any) -> Document:
 
 
 async def test_a_good_policy_is_let_in(door: Door) -> None:
-    assert set(door.admission.handlers) == {POLICY_PATH}
+    assert set(door.admission.handlers) == {POLICY_PATH, EGRESS_POLICY_PATH, EGRESS_CLUSTER_POLICY_PATH}
     assert await door.create(by("shared")) == []
     assert await door.create(by("shared", egressIP={"useNodeIP": True})) == []
     assert await door.create(by("shop")) == []
@@ -275,3 +280,85 @@ async def test_a_namespace_is_held_to_its_limits(door: Door, cached: bool) -> No
         door.world.show_caches()
     [error] = await door.create(old)
     assert error.startswith("metadata.namespace: the namespace has 3 EgressGatewayPolicies, and may have 3")
+
+
+def cluster_wide(name: str = "web", **spec: Any) -> Document:
+    return {"metadata": {"name": name}, "spec": policy_document(egressGatewayName="shared", **spec)["spec"]}
+
+
+async def review(door: Door, document: Document, old: Document | None = None, *, user: str = "root") -> Verdict:
+    """An EgressPolicy, or without a namespace an EgressClusterPolicy."""
+    handlers = door.admission.handlers
+    handle = handlers[EGRESS_POLICY_PATH if "namespace" in document["metadata"] else EGRESS_CLUSTER_POLICY_PATH]
+    operation = Operation.CREATE if old is None else Operation.UPDATE
+    return await handle(request(operation, document, old, user=user))
+
+
+async def test_egressgateways_kinds_keep_the_rules_of_policies(door: Door) -> None:
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("other", "bank", status=placed("shared", ipv4="10.6.0.4")))
+    for document in (by("shared"), cluster_wide()):
+        assert said(await review(door, document)) == []
+        assert said(await review(door, {**document, "spec": {**document["spec"], "priority": 1}}, document)) == []
+        fixed = {**document, "spec": {**document["spec"], "egressIP": {"ipv4": "10.6.0.3"}}}
+        assert said(await review(door, fixed)) == []
+        for verdict in (await review(door, fixed, document), await review(door, document, fixed)):
+            assert said(verdict) == ["spec.egressIP: is immutable; delete the policy and create another"]
+        for address, fault in (
+            ("10.7.0.1", "is not an address of the gateway 'shared', which has 10.6.0.1-10.6.0.9"),
+            ("10.6.0.4", "is the address of a policy in another namespace; ask for another"),
+        ):
+            fixed = {**document, "spec": {**document["spec"], "egressIP": {"ipv4": address}}}
+            assert said(await review(door, fixed)) == [f"spec.egressIP.ipv4: {fault}"]
+        neither = {**document, "spec": {**document["spec"], "appliedTo": {}}}
+        (error,) = said(await review(door, neither))
+        assert error.startswith("spec.appliedTo")
+
+
+async def test_a_gateway_that_shares_gives_one_address_to_several_namespaces(door: Door) -> None:
+    door.add_gateway("pooled", ippools={"ipv4": ["10.8.0.1-10.8.0.9"]}, ranges={})
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("other", "bank", status=placed("pooled", ipv4="10.8.0.4")))
+    fixed: dict[str, Any] = {"egressGatewayName": "pooled", "egressIP": {"ipv4": "10.8.0.4"}}
+    assert said(await review(door, policy_document(namespace="shop", **fixed))) == []
+    assert await door.create(policy_document(namespace="shop", **fixed)) == []
+
+
+async def test_what_the_controller_may_not_ask_for_nobody_gets_by_these_kinds(door: Door) -> None:
+    door.world.api.put(NODES, NODE)
+    door.world.client.rights |= {("root", "shop"), ("root", "")}
+    for document in (by("shared", destSubnet=["10.244.0.0/24"]), cluster_wide(destSubnet=["10.244.0.0/24"])):
+        assert said(await review(door, document)) == [
+            "spec.destSubnet[0]: 10.244.0.0/24 belongs to the pods of the Node 'n1', which takes an "
+            "EgressGatewayPolicy and a right: name addresses outside, or ask an administrator"
+        ]
+    for document in (by("shared", appliedTo=SUBNET), cluster_wide(appliedTo=SUBNET)):
+        verdict = await review(door, document)
+        assert isinstance(verdict, Allowed)
+        assert verdict.warnings == ["spec.appliedTo.podSubnet selects no pods in this kind; use an EgressGatewayPolicy"]
+
+
+async def test_namespaces_of_a_cluster_policy(door: Door) -> None:
+    """Limits and allowed namespaces are theirs; the selector has to be one."""
+    wrong = {"matchExpressions": [{"key": "tenant", "operator": "In", "values": []}]}
+    selector = policy_document()["spec"]["appliedTo"]
+    (error,) = said(await review(door, cluster_wide(appliedTo={**selector, "namespaceSelector": wrong})))
+    assert error.startswith("spec.appliedTo.namespaceSelector.matchExpressions[0]")
+    to_shop = {"matchLabels": {"tenant": "shop"}}
+    assert said(await review(door, cluster_wide(appliedTo={**selector, "namespaceSelector": to_shop}))) == []
+    closed = cluster_wide()
+    closed["spec"]["egressGatewayName"] = "shop"
+    assert await review(door, closed) == Allowed(warnings=[])
+    closed["spec"]["egressGatewayName"] = "nowhere"
+    assert await review(door, closed) == Allowed(warnings=["there is no EgressGateway 'nowhere'; the policy waits"])
+    (error,) = said(await review(door, by("shop", "bank")))
+    assert "does not allow this namespace" in error
+
+
+async def test_an_egress_policy_counts_once(door: Door) -> None:
+    """With the EgressGatewayPolicy that stands for it."""
+    for name in ("a", "b", "c"):
+        door.world.put(EGRESS_GATEWAY_POLICIES, policy(name, "shop", destSubnet=["203.0.113.0/24"]))
+    wider = by("shared", destSubnet=["203.0.113.0/24", "198.51.100.0/24"])
+    for name, faults in (("a", 0), ("d", 1)):
+        old = by("shared", destSubnet=["203.0.113.0/24"])
+        named = [{**each, "metadata": {**each["metadata"], "name": name}} for each in (wider, old)]
+        assert len(said(await review(door, named[0], named[1] if not faults else None))) == faults
