@@ -57,7 +57,7 @@ class Vxlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VxlanState:
     """What the kernel says of a link of that kind. `local` is None where the link sends from any address; `plain` is
-    False where it is flow-based, bound to another link, or floods to a group or a default peer.
+    False where it is flow-based, bound to another link (`bound`), or floods to a group or a default peer.
     """
 
     vni: int
@@ -65,6 +65,7 @@ class VxlanState:
     local: IPAddress | None
     learning: bool
     plain: bool
+    bound: bool = False
 
 
 class VxlanChange(Enum):

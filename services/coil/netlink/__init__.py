@@ -10,7 +10,7 @@ and bringing it in line.
                    monitor     what the kernel tells of changes
                    removal     deletes links, many at once
 
-    objects        link, address, neighbour, route, rule, tunnel, fou, vxlan, sysctl, namespace, kernel_module
+    objects        link, address, neighbour, route, rule, tunnel, fou, vxlan, sysctl, namespace, kernel_module, ipset
     combinations   attachment (one pod's veth), peer_namespace (the two ends of a veth), eip_link
                    (floating addresses), announcement (on which links they are), readiness
 

@@ -4,6 +4,7 @@ read and brought in line.
     read_rules(connection)
     read_foreign_rules(connection)               all there are, as far as they are understood
     sync_rules(wanted, claim=, connection=)      for rules with selectors
+    delete_rules(rules, connection)              of another program
     ensure_rules(rules, connection)              for those that are for every packet
 
 Runs in a worker's thread, in that namespace.
@@ -249,6 +250,13 @@ def ensure_rules(rules: Collection[Rule], connection: Connection) -> RuleChanges
     """Make every rule exist once, and no other of the same protocols that is for every packet."""
     actual = [rule for rule in read_rules(connection) if not rule.selects]
     return _apply(diff_rules(actual, rules), new_rule, connection)
+
+
+def delete_rules(rules: Collection[Rule], connection: Connection) -> None:
+    """Have none of these rules. Idempotent. Raises NetlinkError for the first that the kernel refused, after having
+    tried the others.
+    """
+    _apply(RuleChanges(adds=(), deletes=tuple(rules)), append_rule, connection)
 
 
 def sync_rules(wanted: Collection[Rule], *, claim: RuleClaim, connection: Connection) -> RuleChanges:

@@ -108,6 +108,7 @@ def parse_vxlan(body: bytes, link: Link) -> VxlanState | None:
         local=ip_address(local) if local else None,
         learning=bool(parse_u8(data[_LEARNING])) if _LEARNING in data else False,
         plain=not flow_based and not any(kind in data for kind in _NOT_PLAIN),
+        bound=_LINK in data,
     )
 
 

@@ -10,6 +10,7 @@ what is in its sets (`coil.kernel.nft_element`), `coil.nat`, the node's agent an
     versions         where versions of the library have different JSON: pure
     table_image      what a table is made of, in the kernel's bytes: what of it is not as it was
     element_codec    elements between the kernel's bytes and words: pure
+    iptables_removal   what is another program's in the tables of iptables: found, removed
     netfilter        transactions of elements and dumps over netlink, without the library; NftError
 
 All of it is synchronous, for a worker's thread, and is about the namespace that the thread is in. The seam that hides

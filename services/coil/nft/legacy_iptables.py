@@ -1,11 +1,12 @@
-"""The FORWARD chains of iptables-legacy, which nf_tables knows nothing of, as its own program prints them.
+"""The tables of iptables-legacy, which nf_tables knows nothing of, by its own programs: the FORWARD chains as they are
+printed, and changes of a table in one step.
 
 Asked only where the kernel has the table already: to look at a table that is not there would make it.
 """
 
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -31,8 +32,11 @@ _TABLES: Final = {
     Family.IPV4: Path("/proc/thread-self/net/ip_tables_names"),
     Family.IPV6: Path("/proc/thread-self/net/ip6_tables_names"),
 }
-_PROGRAMS: Final = {Family.IPV4: "iptables-legacy-save", Family.IPV6: "ip6tables-legacy-save"}
+PROGRAMS: Final = {Family.IPV4: "iptables-legacy", Family.IPV6: "ip6tables-legacy"}
+"""Each with two others, whose names end in "-save" and "-restore"."""
 _SECONDS: Final = 10.0
+_LOCK_SECONDS: Final = 5
+"""How long a change waits for other programs that hold the lock."""
 _VERDICTS: Final = {
     "ACCEPT": FilterVerdict.ACCEPT,
     "DROP": FilterVerdict.DROP,
@@ -47,8 +51,8 @@ _REJECT_OPTION: Final = "--reject-with"
 def read_legacy_hooks() -> Iterator[ForwardHook]:
     """Those of the calling thread's namespace, none where nobody uses iptables-legacy. Raises NftError."""
     for family in Family:
-        if _has_table(family):
-            yield parse_forward(_save(family), family)
+        if has_legacy_table(family, _TABLE):
+            yield parse_forward(save_legacy(family, _TABLE), family)
 
 
 def parse_forward(text: str, family: Family) -> ForwardHook:
@@ -109,20 +113,30 @@ def _parse_rule(words: list[str], chains: Iterable[str]) -> FilterRule | None:
     return FilterRule(matches=tuple(matches), verdict=verdict, target=target)
 
 
-def _has_table(family: Family) -> bool:
+def has_legacy_table(family: Family, table: str) -> bool:
+    """Whether somebody uses, or has used, that table in the calling thread's namespace."""
     try:
-        return _TABLE in _TABLES[family].read_text().split()
+        return table in _TABLES[family].read_text().split()
     except OSError:
         return False  # a kernel without iptables
 
 
-def _save(family: Family) -> str:
-    program = _PROGRAMS[family]
-    doing = f"run {program}"
+def save_legacy(family: Family, table: str) -> str:
+    """What iptables-legacy-save prints of a table. Raises NftError."""
+    return _run([f"{PROGRAMS[family]}-save", "-t", table], "")
+
+
+def restore_legacy(family: Family, text: str) -> None:
+    """Have iptables-legacy-restore make the changes, all or none. Raises NftError."""
+    _run([f"{PROGRAMS[family]}-restore", "--noflush", "--wait", str(_LOCK_SECONDS)], text)
+
+
+def _run(command: Sequence[str], given: str) -> str:
+    doing = f"run {command[0]}"
     try:
-        done = subprocess.run([program, "-t", _TABLE], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NftError(doing=doing, reason=str(error)) from error
     if done.returncode:
-        raise NftError(doing=doing, reason=done.stderr.strip()[:200] or f"exit code {done.returncode}")
+        raise NftError(doing=doing, reason=" ".join(done.stderr.split())[:200] or f"exit code {done.returncode}")
     return done.stdout

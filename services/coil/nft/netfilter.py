@@ -23,6 +23,7 @@ from coil.kernel.nft_table import TableFamily
 _NETLINK_NETFILTER: Final = 12
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _TABLES: Final = 10
+_DELETE_CHAIN, _DELETE_RULE = 5, 8
 _GET_TABLE, _NEW_ELEMENTS, _DELETE_ELEMENTS, _NEW_OBJECT, _GET_OBJECT = 1, 12, 14, 18, 19
 _ERROR, _DONE = 2, 3
 _REQUEST, _ACK, _DUMP, _CREATE = 0x1, 0x4, 0x300, 0x400
@@ -78,14 +79,17 @@ class Dump(IntEnum):
     OBJECTS = 19
 
 
-def dump_objects(kind: Dump, family: TableFamily, table: str, *, doing: str) -> list[dict[int, bytes]]:
+def dump_objects(
+    kind: Dump, family: TableFamily, table: str, *, doing: str, selection: bytes = b""
+) -> list[dict[int, bytes]]:
     """The attributes of all chains, rules, sets or named objects of the table, in the kernel's order; all at one time.
-    Raises NftError, also where there is no such table.
+    `selection` (attributes) asks for fewer, where the kernel knows how. Raises NftError, also where there is no such
+    table.
     """
     for _ in range(_ATTEMPTS):
         found: list[dict[int, bytes]] = []
         whole = True
-        for answer, body, consistent in converse(kind, family, text(1, table), doing=doing):
+        for answer, body, consistent in converse(kind, family, text(1, table) + selection, doing=doing):
             whole = whole and consistent
             if answer == kind - 1:
                 found.append(dict(attributes(body)))
@@ -172,6 +176,21 @@ def _element_messages(kind: int, place: bytes, family: TableFamily, elements: It
         size += len(element)
     if waiting:
         yield Message(kind, family, place + _nested(3, b"".join(waiting)), flags)
+
+
+def delete_rule(family: TableFamily, table: str, chain: str, handle: bytes) -> Message:
+    """A rule goes; its handle is as the kernel has told it, and never another rule's."""
+    return Message(_DELETE_RULE, family, text(1, table) + text(2, chain) + _attribute(3, handle))
+
+
+def flush_chain(family: TableFamily, table: str, chain: str) -> Message:
+    """All rules of a chain go."""
+    return Message(_DELETE_RULE, family, text(1, table) + text(2, chain))
+
+
+def delete_chain(family: TableFamily, table: str, chain: str) -> Message:
+    """A chain goes; it is an error if it is not empty, or if a rule leads to it."""
+    return Message(_DELETE_CHAIN, family, text(1, table) + text(3, chain))
 
 
 class NetfilterSocket:

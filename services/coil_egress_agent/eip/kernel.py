@@ -150,6 +150,20 @@ class Tables(Protocol):
         ...
 
 
+class FormerState(Protocol):
+    """What egressgateway (the Go program) has left on the node; `egressgateway_state.EgressgatewayState`."""
+
+    async def find(self) -> Sequence[str]:
+        """What there is of it, in words; nothing is changed."""
+        ...
+
+    async def remove(self) -> Sequence[str]:
+        """Have none of it; returns the names of IP sets that rules of others use, which stay. Takes as long as it
+        needs: each of its steps is `bounded`. After an error the steps that were not reached have not taken place.
+        """
+        ...
+
+
 class Flows(Protocol):
     """The node's connections; `coil.netlink.conntrack.FlowTable`."""
 

@@ -52,20 +52,20 @@ def test_a_change_names_neither_identifier_nor_port() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "plain"),
+    ("extra", "plain", "bound"),
     [
-        (b"", True),
-        (attribute_u8(25, 0), True),  # IFLA_VXLAN_COLLECT_METADATA
-        (attribute_u8(25, 1), False),
-        (attribute_u32(2, 0xEF000001), False),  # IFLA_VXLAN_GROUP
-        (attribute_u32(3, 7), False),  # IFLA_VXLAN_LINK
+        (b"", True, False),
+        (attribute_u8(25, 0), True, False),  # IFLA_VXLAN_COLLECT_METADATA
+        (attribute_u8(25, 1), False, False),
+        (attribute_u32(2, 0xEF000001), False, False),  # IFLA_VXLAN_GROUP
+        (attribute_u32(3, 7), False, True),  # IFLA_VXLAN_LINK
     ],
 )
-def test_a_link_that_does_more_is_not_plain(extra: bytes, plain: bool) -> None:
+def test_a_link_that_does_more_is_not_plain(extra: bytes, plain: bool, bound: bool) -> None:
     data = attribute_u32(1, 5) + attribute_be16(15, 4789) + attribute_u8(7, 1) + extra
     body = new_virtual_link(LinkName("v"), "vxlan", data, mtu=0).body
     state = parse_vxlan(body, parse_link(body))
-    assert state == VxlanState(vni=5, port=4789, local=None, learning=True, plain=plain)
+    assert state == VxlanState(vni=5, port=4789, local=None, learning=True, plain=plain, bound=bound)
 
 
 def test_a_link_of_another_kind_is_none() -> None:

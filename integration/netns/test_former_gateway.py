@@ -1,0 +1,208 @@
+"""What egressgateway left on a node goes, and nothing else does, however often it is interrupted."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from coil.kernel.family import Family
+from coil.nft import iptables_removal, legacy_iptables
+from coil.nft.netfilter import NetfilterSocket, NftError
+from coil_egress_agent.eip.egressgateway_state import STEPS, EgressgatewayState
+from integration.netns.egressgateway_node import (
+    NODE,
+    POLICIES,
+    Installation,
+    add_others,
+    has_legacy,
+    leave_state,
+    run,
+    snapshot,
+)
+from integration.netns.netns import Netns
+
+pytestmark = pytest.mark.kernel
+
+INSTALLATIONS: Final = {
+    "gateway": Installation(gateway=True),
+    "other-node": Installation(),
+    "configured": Installation(gateway=True, link="vx.egw", vni=5, port=4790, base=0x31000000),
+    "before-0.6": Installation(replies=True),
+    "legacy-gateway": Installation(gateway=True, backend="legacy"),
+    "legacy-other-node": Installation(backend="legacy"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    host: Netns
+    state: EgressgatewayState
+    backends: tuple[str, ...]
+
+    def snapshot(self) -> dict[str, Any]:
+        return snapshot(self.host, self.backends)
+
+
+@pytest.fixture
+async def node(host: Netns) -> AsyncIterator[Node]:
+    backends = ("nft", "legacy") if has_legacy(host) else ("nft",)
+    add_others(host, backends)
+    async with EgressgatewayState(NODE, netns=host.path) as state:
+        yield Node(host, state, backends)
+
+
+@pytest.fixture(params=INSTALLATIONS)
+def installation(request: pytest.FixtureRequest, node: Node) -> Installation:
+    found = INSTALLATIONS[request.param]
+    if found.backend not in node.backends:
+        pytest.skip("this kernel has no iptables-legacy")
+    return found
+
+
+async def test_a_node_without_it_stays_as_it_is(node: Node) -> None:
+    before = node.snapshot()
+    assert await node.state.find() == []
+    assert await node.state.remove() == []
+    assert node.snapshot() == before
+
+
+async def test_its_state_goes_and_nothing_else(node: Node, installation: Installation) -> None:
+    before = node.snapshot()
+    leave_state(node.host, installation)
+    built = node.snapshot()
+    found = await node.state.find()
+    assert node.snapshot() == built, "to look changes nothing"
+    for expected in (f"link {installation.link}", f"IP set egress-src-v6-{POLICIES[0].hash}"):
+        assert expected in found
+    assert await node.state.remove() == []
+    assert node.snapshot() == before
+    assert await node.state.find() == []
+    assert await node.state.remove() == []
+    assert node.snapshot() == before
+
+
+async def test_a_removal_that_is_killed_after_a_step_is_finished_by_the_next(
+    node: Node, installation: Installation
+) -> None:
+    before = node.snapshot()
+    for done in range(1, len(STEPS) + 1):
+        leave_state(node.host, installation)
+        for step in STEPS[:done]:
+            await asyncio.to_thread(node.host.call, lambda step=step: step(NODE))
+        # As long as anything is left, the next start finds something.
+        assert bool(await node.state.find()) is (node.snapshot() != before)
+        assert await node.state.remove() == []
+        assert node.snapshot() == before, STEPS[done - 1]
+
+
+async def test_a_removal_that_is_killed_between_two_tables_of_iptables_legacy(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "legacy" not in node.backends:
+        pytest.skip("this kernel has no iptables-legacy")
+    before = node.snapshot()
+    for done in range(6):
+        leave_state(node.host, Installation(gateway=True, backend="legacy"))
+        with monkeypatch.context() as patch:
+            patch.setattr(iptables_removal, "restore_legacy", failing_after(done))
+            with pytest.raises(NftError, match="killed"):
+                await node.state.remove()
+        assert node.snapshot() != before
+        assert await node.state.remove() == []
+        assert node.snapshot() == before
+
+
+def failing_after(times: int) -> Callable[[Family, str], None]:
+    left = times
+
+    def restore(family: Family, changes: str) -> None:
+        nonlocal left
+        if not left:
+            raise NftError(doing="run it", reason="killed")
+        left -= 1
+        legacy_iptables.restore_legacy(family, changes)
+
+    return restore
+
+
+async def test_where_the_programs_of_iptables_legacy_are_missing_it_is_told_with_the_command(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "legacy" not in node.backends:
+        pytest.skip("this kernel has no iptables-legacy")
+    before = node.snapshot()
+    leave_state(node.host, Installation(backend="legacy"))
+    built = node.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "/nonexistent")
+        assert f"link {Installation().link}" in await node.state.find()
+        with pytest.raises(NftError, match="iptables-legacy-save") as refused:
+            await node.state.remove()
+    assert node.snapshot() == built, "what asks the sets and leads to the link is still there, and so are these"
+    command = str(refused.value).split("`")[1]
+    for program in ("iptables", "ip6tables"):
+        run(node.host, "sh", "-c", command.replace("ip6tables", "iptables").replace("iptables", program))
+    assert await node.state.remove() == []
+    # The command is not as careful as the program: a rule of others that bears a comment of egressgateway went as well.
+    assert {**node.snapshot(), **legacy(before)} == before
+
+
+def legacy(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key.endswith("legacy")}
+
+
+async def test_a_set_that_rules_of_others_use_stays_and_is_named(node: Node) -> None:
+    leave_state(node.host, Installation())
+    run_words(node.host, "iptables-nft -A INPUT -m set --match-set egress-cluster-cidr-ipv4 src -j RETURN")
+    assert await node.state.remove() == ["egress-cluster-cidr-ipv4"]
+    assert await node.state.find() == ["IP set egress-cluster-cidr-ipv4"]
+    run_words(node.host, "iptables-nft -D INPUT -m set --match-set egress-cluster-cidr-ipv4 src -j RETURN")
+    assert await node.state.remove() == []
+    assert await node.state.find() == []
+
+
+async def test_a_rule_of_others_that_leads_to_a_chain_keeps_all_of_them(node: Node) -> None:
+    leave_state(node.host, Installation())
+    run_words(node.host, "iptables-nft -t mangle -A INPUT -j EGRESSGATEWAY-MARK-REQUEST")
+    built = node.snapshot()
+    with pytest.raises(NftError, match="rules of egressgateway from iptables-nft: Device or resource busy"):
+        await node.state.remove()
+    assert node.snapshot() == built
+
+
+async def test_a_table_for_replies_that_others_use_keeps_its_rule(node: Node) -> None:
+    leave_state(node.host, Installation(replies=True))
+    node.host.ip("route", "add", "203.0.113.9/32", "dev", "up0", "table", "600")
+    await node.state.remove()
+    assert {"fwmark": "0x27", "table": "600"}.items() <= max(
+        (rule for rule in node.host.read("rule") if rule.get("table") == "600"), key=len
+    ).items()
+
+
+async def test_rules_that_come_meanwhile_are_not_taken_for_its(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others insert rules above and delete one of its rules between the look and the transaction."""
+    before = node.snapshot()
+    leave_state(node.host, Installation(gateway=True))
+    transact = NetfilterSocket.transact
+    meanwhile = [
+        "iptables-nft -t nat -D POSTROUTING 1",
+        "iptables-nft -t mangle -I PREROUTING -s 10.77.0.0/16 -j ACCEPT",
+    ]
+
+    def late(*arguments: Any, **options: Any) -> None:
+        while meanwhile:
+            run_words(node.host, meanwhile.pop())
+        transact(*arguments, **options)
+
+    monkeypatch.setattr(NetfilterSocket, "transact", late)
+    assert await node.state.remove() == []
+    run_words(node.host, "iptables-nft -t mangle -D PREROUTING -s 10.77.0.0/16 -j ACCEPT")
+    assert not meanwhile
+    assert node.snapshot() == before
+
+
+def run_words(host: Netns, command: str) -> None:
+    """A command whose words have no spaces."""
+    run(host, *command.split())
