@@ -4,8 +4,8 @@ others' and looks like it.
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha1, sha256
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _UNDERLAY: Final = "10.6.0"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     """What its chart was told, and what the node is. `gateway`: a gateway lists it. `replies`: it has the rule and the
-    table for replies that releases before 0.6 made.
+    table for replies that releases before 0.6 made. `pods` are those that the policies select, by version of IP.
     """
 
     backend: str = "nft"
@@ -35,6 +35,8 @@ class Installation:
     port: int = 7789
     base: int = 0x26000000
     replies: bool = False
+    parent: str = PARENT
+    pods: Mapping[int, str] = field(default_factory=lambda: {4: "10.64.0.9", 6: "fd64::9"})
 
     def mark(self, peer: str) -> int:
         """A node's."""
@@ -145,7 +147,7 @@ def _tables(lines: dict[str, list[str]]) -> str:
 def leave_state(host: Netns, installation: Installation) -> None:
     """All that the agent has made when it stops."""
     _add_tunnel(host, installation)
-    run(host, "ipset", "restore", text="\n".join(_sets()) + "\n")
+    run(host, "ipset", "restore", text="\n".join(_sets(installation)) + "\n")
     for version, program in _VERSIONS.items():
         run(host, f"{program}-{installation.backend}-restore", "--noflush", text=_rules(version, installation))
     for path in ("all", installation.link.replace(".", "/")):
@@ -159,8 +161,8 @@ def _mac(node: str) -> str:
 def _add_tunnel(host: Netns, installation: Installation) -> None:
     link = installation.link
     lines = [
-        f"link add {link} address {_mac(NODE)} type vxlan id {installation.vni} dev {PARENT} local {_UNDERLAY}.1 "
-        f"dstport {installation.port} nolearning",
+        f"link add {link} address {_mac(NODE)} type vxlan id {installation.vni} dev {installation.parent} "
+        f"local {_UNDERLAY}.1 dstport {installation.port} nolearning",
         f"address add 172.31.0.1/16 dev {link}",
         f"address add fd11::1/112 dev {link} nodad",
         f"link set {link} up",
@@ -190,14 +192,14 @@ def _add_tunnel(host: Netns, installation: Installation) -> None:
         )
 
 
-def _sets() -> Iterator[str]:
+def _sets(installation: Installation) -> Iterator[str]:
     for version, family in ((4, "inet"), (6, "inet6")):
         yield f"create egress-cluster-cidr-ipv{version} hash:net family {family}"
         yield f"add egress-cluster-cidr-ipv{version} {_NETWORKS[version]}"
         for policy in POLICIES:
             for end in ("src", "dst"):
                 yield f"create egress-{end}-v{version}-{policy.hash} hash:net family {family}"
-            yield f"add egress-src-v{version}-{policy.hash} {'10.64.0.9' if version == 4 else 'fd64::9'}"
+            yield f"add egress-src-v{version}-{policy.hash} {installation.pods[version]}"
             for network in policy.destinations:
                 if (":" in network) is (version == 6):
                     yield f"add egress-dst-v{version}-{policy.hash} {network}"

@@ -10,7 +10,7 @@ import pytest
 from coil.kernel.family import Family
 from coil.nft import iptables_removal, legacy_iptables
 from coil.nft.netfilter import NetfilterSocket, NftError
-from coil_egress_agent.eip.egressgateway_state import STEPS, EgressgatewayState
+from coil_egress_agent.eip.egressgateway_state import STEPS, EgressgatewayState, Step
 from integration.netns.egressgateway_node import (
     NODE,
     POLICIES,
@@ -21,7 +21,10 @@ from integration.netns.egressgateway_node import (
     run,
     snapshot,
 )
+from integration.netns.eip_world import LOCAL_POD, POD, SERVER, EipWorld, view
 from integration.netns.netns import Netns
+from integration.netns.test_eip_traffic import lost, seen
+from tests.coil_egress_agent.eip.former_state_contract import SET, FormerStateContract
 
 pytestmark = pytest.mark.kernel
 
@@ -153,14 +156,25 @@ def legacy(found: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key.endswith("legacy")}
 
 
-async def test_a_set_that_rules_of_others_use_stays_and_is_named(node: Node) -> None:
-    leave_state(node.host, Installation())
-    run_words(node.host, "iptables-nft -A INPUT -m set --match-set egress-cluster-cidr-ipv4 src -j RETURN")
-    assert await node.state.remove() == ["egress-cluster-cidr-ipv4"]
-    assert await node.state.find() == ["IP set egress-cluster-cidr-ipv4"]
-    run_words(node.host, "iptables-nft -D INPUT -m set --match-set egress-cluster-cidr-ipv4 src -j RETURN")
-    assert await node.state.remove() == []
-    assert await node.state.find() == []
+class KernelStage:
+    def __init__(self, node: Node) -> None:
+        self.state = node.state
+        self._host = node.host
+
+    async def leave(self) -> None:
+        await asyncio.to_thread(leave_state, self._host, Installation())
+
+    async def use_set(self, *, used: bool) -> None:
+        command = "-A" if used else "-D"
+        await asyncio.to_thread(
+            run_words, self._host, f"iptables-nft {command} INPUT -m set --match-set {SET} src -j RETURN"
+        )
+
+
+class TestKernelFormerState(FormerStateContract):
+    @pytest.fixture
+    def stage(self, node: Node) -> KernelStage:
+        return KernelStage(node)
 
 
 async def test_a_rule_of_others_that_leads_to_a_chain_keeps_all_of_them(node: Node) -> None:
@@ -201,6 +215,46 @@ async def test_rules_that_come_meanwhile_are_not_taken_for_its(node: Node, monke
     run_words(node.host, "iptables-nft -t mangle -D PREROUTING -s 10.77.0.0/16 -j ACCEPT")
     assert not meanwhile
     assert node.snapshot() == before
+
+
+@pytest.fixture
+def world(new_netns: Callable[[], Netns]) -> EipWorld:
+    """Two nodes as egressgateway leaves them, with a pod each that its policies select; Coil has no mesh yet."""
+    world = EipWorld(new_netns)
+    for host, installation in (
+        (world.source, Installation(parent="eth0", pods=POD)),
+        (world.gateway, Installation(parent="eth1", pods=LOCAL_POD, gateway=True)),
+    ):
+        host.ip("link", "delete", "egress.vxlan")
+        leave_state(host, installation)
+    return world
+
+
+async def take(step: Step, world: EipWorld) -> None:
+    for host in (world.source, world.gateway):
+        await asyncio.to_thread(host.call, lambda host=host: step(NODE))
+
+
+@pytest.mark.parametrize("version", [4, 6])
+async def test_nothing_that_policies_are_about_leaves_a_node_at_any_step(world: EipWorld, version: int) -> None:
+    world.tell([view(node=None)])
+    world.load()
+    for number in range(len(STEPS) + 1):
+        for step in STEPS[number - 1 : number]:
+            await take(step, world)
+        lost(world, version, "dropped_closed", at=world.source)
+        lost(world, version, "dropped_closed", at=world.gateway, pod=world.local_pod)
+    world.tell([])
+    world.change()
+    assert seen(world, SERVER[version]) == POD[version], "nothing of it is left in the way"
+    assert seen(world, SERVER[version], world.local_pod) == LOCAL_POD[version]
+
+
+@pytest.mark.parametrize("version", [4, 6])
+async def test_why_the_tables_have_to_be_loaded_before(world: EipWorld, version: int) -> None:
+    """Without them, the first step lets out what was captured."""
+    await take(STEPS[0], world)
+    assert seen(world, SERVER[version]) == POD[version]
 
 
 def run_words(host: Netns, command: str) -> None:

@@ -22,10 +22,12 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.names import NodeName
-from coil.crd.resource import HasMetadata
+from coil.crd.resource import HasMetadata, object_key
 from coil.eip.data_plane import DataPlaneIndex
+from coil.eip.egressgateway import AGENT_LABELS
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.eip.gateway_lease import lease_name
+from coil.eip.slice_packing import is_finished
 from coil.kernel.wireguard import WIREGUARD_LINK
 from coil.kube.client import KubeClient
 from coil.kube.lease_lock import LeaseLock
@@ -43,6 +45,8 @@ from coil_egress_agent.eip.applier import Applier, Deps
 from coil_egress_agent.eip.change_tracker import BY_POLICY, ENDPOINT_SLICES, Caches, ChangeTracker, index_by_policy
 from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
+from coil_egress_agent.eip.egressgateway_state import EgressgatewayState
+from coil_egress_agent.eip.former_gateway import FormerGateway
 from coil_egress_agent.eip.interpreter import shorten_pauses
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
@@ -92,6 +96,10 @@ async def assemble(settings: Settings, process: Process) -> None:
     guard = await _await_permission(process, overlay, log=log)
     tables = await stack.enter_async_context(KernelTables(options))
     kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+    state = await stack.enter_async_context(EgressgatewayState(node))
+    former = FormerGateway(state, partial(_list_former_agents, kube, node), log=log)
+    process.add_readiness("egressgateway", former.missing)
+    await former.wait_until_free()
     # Connections of their own: a renewal waits for no other call.
     lease_kube = await stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
 
@@ -142,7 +150,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         Deps(
             overlay=overlay,
             tables=tables,
-            mesh=MeshSync(overlay, reporter, options=mesh_options(settings), log=log),
+            mesh=MeshSync(overlay, reporter, options=mesh_options(settings), log=log, hold=lambda: former.hold),
             renewer=renewer,
             kernel_lease=kernel_lease,
             announcer=announcer,
@@ -159,7 +167,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         node=node,
         metrics=metrics,
         log=log,
-        on_loaded=shorten_pauses,
+        on_loaded=partial(_note_loaded, former),
     )
 
     policies.subscribe(node_pods.note_policy)
@@ -177,6 +185,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         "pod-hold": pod_hold.run,
         "lease": renewer.run,
         "applier": applier.run,
+        "former-gateway": partial(former.run, applier.look_around),
         "resync": partial(_resync, settings, applier, log=log),
         "overlay-watch": partial(_watch_overlay, overlay, applier),
         "table-watch": partial(_watch_tables, tables, applier),
@@ -202,6 +211,17 @@ async def _await_permission(
     process.add_readiness("address-source", guard.missing)
     await guard.wait_until_free()
     return guard
+
+
+async def _list_former_agents(kube: KubeClient, node: NodeName) -> list[str]:
+    """`ListAgents`. A pod that is being deleted may still run."""
+    pods = await kube.list(NODE_PODS, labels=AGENT_LABELS, fields=f"spec.nodeName={node}")
+    return [object_key(pod.metadata) for pod in pods if not is_finished(pod)]
+
+
+def _note_loaded(former: FormerGateway) -> None:
+    shorten_pauses()
+    former.note_loaded()
 
 
 def mesh_options(settings: Settings) -> MeshOptions:

@@ -11,7 +11,7 @@ mistake.
 The plans are pure; `MeshSync` carries them out.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_interface
 from typing import Final
@@ -205,17 +205,24 @@ class MeshSync:
     Failures are not raised: the peers that the kernel has stay in use, the rest of the work continues, and the next
     `sync` tries again.
 
-    `trouble` says why the last `sync` failed, "" if it did not; `remade` counts how often the tunnel was made anew,
-    after which it knows no marks.
+    `hold` says why nothing may be made yet, "" if it may. `trouble` says why the last `sync` failed, "" if it did not;
+    `remade` counts how often the tunnel was made anew, after which it knows no marks.
     """
 
     def __init__(
-        self, overlay: Overlay, reporter: TunnelReporter, *, options: MeshOptions, log: FilteringBoundLogger
+        self,
+        overlay: Overlay,
+        reporter: TunnelReporter,
+        *,
+        options: MeshOptions,
+        log: FilteringBoundLogger,
+        hold: Callable[[], str] = lambda: "",
     ) -> None:
         self._overlay = overlay
         self._reporter = reporter
         self._options = options
         self._log = log
+        self._hold = hold
         self._status: EgressTunnelStatus | None = None
         self._parent: ParentLink | None = None
         self._owners: dict[PublicKey, IPAddress] | None = None
@@ -260,6 +267,8 @@ class MeshSync:
         """
         look |= bool(self.trouble)
         try:
+            if held := self._hold():
+                raise MeshError(held)
             if own is None:
                 raise MeshError("waiting for the EgressTunnel of this node")
             end = await self._own_end(own.status, carrier=carrier, look=look)

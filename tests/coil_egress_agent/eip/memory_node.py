@@ -153,6 +153,24 @@ class MemoryOverlay:
             await self._journal.enter("clean overlay")
 
 
+class MemoryFormerState:
+    """Implements `FormerState`: `found` is what there is, and of that rules of others use the sets `used`."""
+
+    def __init__(self, journal: Journal, *found: str) -> None:
+        self._journal = journal
+        self.found = list(found)
+        self.used: set[str] = set()
+
+    async def find(self) -> Sequence[str]:
+        await self._journal.enter("find former state")
+        return list(self.found)
+
+    async def remove(self) -> Sequence[str]:
+        await self._journal.enter("remove former state")
+        self.found = [each for each in self.found if each.removeprefix("IP set ") in self.used]
+        return sorted(self.used)
+
+
 class MemoryFlows:
     """Implements `Flows`."""
 

@@ -45,6 +45,7 @@ from coil_egress_agent.eip.change_tracker import (
 )
 from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
+from coil_egress_agent.eip.former_gateway import FormerGateway
 from coil_egress_agent.eip.kernel_lease import KernelLease
 from coil_egress_agent.eip.lease_renewer import FenceTiming, LeaseRenewer
 from coil_egress_agent.eip.mesh import MeshOptions, MeshSync
@@ -53,7 +54,7 @@ from coil_egress_agent.eip.node_pods import NodePod, NodePods
 from coil_egress_agent.eip.pod_hold import PodHold
 from coil_egress_agent.eip.tunnel_report import TunnelReporter
 from tests.coil_egress_agent.eip.memory_lease import MemoryLease
-from tests.coil_egress_agent.eip.memory_node import Journal, MemoryFlows, MemoryOverlay, MemoryTables
+from tests.coil_egress_agent.eip.memory_node import Journal, MemoryFlows, MemoryFormerState, MemoryOverlay, MemoryTables
 
 T = TypeVar("T", bound=HasMetadata)
 
@@ -248,7 +249,16 @@ class Agent:
         )
         self.prober = ConnectionProber(self.flows, metrics=ProbeMetrics(self.registry), log=log, clock=loop.time)
         self.reporter = TunnelReporter(cluster.patch_status, self.tracker.own_tunnel, node=NODE, log=log)
-        self.mesh = MeshSync(self.overlay, self.reporter, options=MeshOptions(vni=100, port=7789), log=log)
+        self.former_state = MemoryFormerState(journal)
+        self.former_agents: list[str] = []
+        self.former = FormerGateway(self.former_state, self._list_former_agents, log=log, random=lambda: 0.5)
+        self.mesh = MeshSync(
+            self.overlay,
+            self.reporter,
+            options=MeshOptions(vni=100, port=7789),
+            log=log,
+            hold=lambda: self.former.hold,
+        )
         self.applier = Applier(
             Deps(
                 overlay=self.overlay,
@@ -269,6 +279,7 @@ class Agent:
             log=log,
             random=lambda: 0.5,
             compute=_inline,
+            on_loaded=self.former.note_loaded,
         )
         cluster.policies.subscribe(self.node_pods.note_policy)
         cluster.pods.subscribe(self.node_pods.note_pod)
@@ -276,7 +287,11 @@ class Agent:
         self.renewer.on_term(self.applier.note_term)
         self.renewer.on_renewal(self.kernel_lease.renewed)
 
+    async def _list_former_agents(self) -> list[str]:
+        return self.former_agents
+
     async def run(self) -> None:
+        await self.former.wait_until_free()
         with ExitStack() as stack:
             term = self._term(stack)
             self.reporter.setup(term, self._cluster.tunnels)
@@ -292,6 +307,7 @@ class Agent:
                 )
                 for part in parts:
                     group.create_task(part.run())
+                group.create_task(self.former.run(self.applier.look_around))
 
 
 class Scene:
