@@ -173,6 +173,18 @@ def test_what_coild_has_of_its_node() -> None:
     assert propagated == {"/run/netns", "/var/run/netns"}
 
 
+def test_what_the_agent_of_gateways_has_of_its_node() -> None:
+    agent = pick(render({"eip.enabled": True}), "DaemonSet", "coil-egress-agent-node")
+    paths = {volume["name"]: volume["hostPath"] for volume in pod_spec(agent)["volumes"]}
+    [container] = all_containers(agent).values()
+    mounts = {mount["mountPath"]: paths[mount["name"]] for mount in container["volumeMounts"]}
+    assert mounts == {
+        "/host/proc/sys/net": {"path": "/proc/sys/net", "type": "Directory"},
+        "/run/coil/eip": {"path": "/run/coil/eip", "type": "DirectoryOrCreate"},
+        "/run/xtables.lock": {"path": "/run/xtables.lock", "type": "FileOrCreate"},
+    }
+
+
 def test_the_programs_understand_their_flags_and_are_asked_where_they_listen(documents: list[Document]) -> None:
     for workload in workloads(documents):
         spec = pod_spec(workload)

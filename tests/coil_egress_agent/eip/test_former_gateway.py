@@ -1,17 +1,21 @@
 """A node is taken over from egressgateway when its agent is gone, and in an order that lets nothing out."""
 
 import asyncio
+from ipaddress import ip_address
 
 import pytest
 import structlog
 
 from coil.crd.egress_tunnel import TunnelPhase
+from coil.eip.eip_set import CLOSED
 from coil.kube.errors import UnavailableError
 from coil_egress_agent.eip.former_gateway import HELD, LOOK_SECONDS, REMOVAL_BACKOFF, FormerGateway
+from tests.coil.eip.packet_oracle import fate_by_sets
 from tests.coil_egress_agent.eip.former_state_contract import SET, FormerStateContract
 from tests.coil_egress_agent.eip.memory_node import Journal, MemoryFormerState
-from tests.coil_egress_agent.eip.node_scene import Scene, gateway, listed, policy, running, until
+from tests.coil_egress_agent.eip.node_scene import Scene, eip, endpoints, gateway, listed, policy, running, until
 
+POD = "10.244.1.5"
 LEFT = ("chain EGRESSGATEWAY-SNAT-EIP in ip nat", "link egress.vxlan", f"IP set {SET}")
 
 
@@ -35,8 +39,9 @@ class TestMemoryFormerState(FormerStateContract):
 @pytest.fixture
 async def scene() -> Scene:
     scene = Scene()
-    scene.cluster.gateways.put(gateway(listed("n2")))
+    scene.cluster.gateways.put(gateway(listed("n2", eip())))
     scene.cluster.policies.put(policy())
+    scene.cluster.slices.put(endpoints((POD, "n1")))
     return scene
 
 
@@ -67,6 +72,8 @@ async def test_what_cannot_be_removed_keeps_the_mesh_away_and_is_told(scene: Sce
         await until(lambda: "cannot be removed: remove former state: no" in (scene.agent.applier.missing() or ""))
         await asyncio.sleep(REMOVAL_BACKOFF.cap)
         assert "tunnel" not in scene.journal.calls()
+        fate = fate_by_sets(scene.agent.tables.elements, ip_address(POD), ip_address("8.8.8.8"))
+        assert fate.mark == CLOSED, "its pods' packets are dropped meanwhile"
         [own] = [each for each in scene.cluster.tunnels.items() if each.metadata.name == "n1"]
         assert own.status.phase != TunnelPhase.READY
         scene.journal.refuse = set()
