@@ -95,6 +95,7 @@ def add_others(host: Netns, backends: Sequence[str]) -> None:
             f"link add vxlan.calico type vxlan id 4096 dev {PARENT} dstport 4789 nolearning",
             "link add egress.vxlan2 type vxlan id 101 dstport 7789 nolearning",
             "rule add priority 99 fwmark 0x1 lookup 1",
+            "rule add priority 99 fwmark 0xfe lookup 254",
             "rule add priority 99 fwmark 0x26000005 lookup 700",
             "rule add priority 99 fwmark 0x26000000/0xff000000 lookup 700",
             "rule add priority 98 from 10.9.0.0/24 fwmark 0x26000007 lookup 637534215",

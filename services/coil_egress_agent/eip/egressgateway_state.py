@@ -18,6 +18,7 @@ from coil.crd.names import NodeName
 from coil.eip.egressgateway import IPTABLES, REPLY_TABLE, owns_link, owns_set, select_rules
 from coil.kernel.family import Family
 from coil.kernel.link import Link
+from coil.kernel.route import RouteTable
 from coil.kernel.rule import Rule
 from coil.kernel.vxlan import VXLAN_KIND
 from coil.netlink.connection import Connection
@@ -151,6 +152,7 @@ def _read_tables(tunnels: Collection[Link], connection: Connection) -> set[int]:
         for family in Family
         for body in connection.dump(dump_link_routes(family, index=link.index, protocol=_ANY_PROTOCOL))
     }
+    tables -= set(RouteTable)  # the kernel's own, which have the tunnel's network
     names = {link.name for link in tunnels}
     if REPLY_TABLE in tables and any(route.device not in names for route in read_routes(REPLY_TABLE, connection)):
         tables.remove(REPLY_TABLE)
