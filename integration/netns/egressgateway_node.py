@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha1, sha256
+from pathlib import Path
 from typing import Any, Final
 
 from coil.crd.names import NodeName
@@ -35,6 +36,7 @@ class Installation:
     port: int = 7789
     base: int = 0x26000000
     replies: bool = False
+    node: str = NODE
     parent: str = PARENT
     pods: Mapping[int, str] = field(default_factory=lambda: {4: "10.64.0.9", 6: "fd64::9"})
 
@@ -64,10 +66,10 @@ POLICIES: Final = (
 )
 
 
-def run(host: Netns, *command: str, text: str = "") -> str:
+def run(netns: Path, *command: str, text: str = "") -> str:
     """The output of a program in the node's namespace."""
     done = subprocess.run(
-        ["ip", "netns", "exec", host.name, *command],
+        ["nsenter", f"--net={netns}", "--", *command],
         input=text,
         capture_output=True,
         text=True,
@@ -106,10 +108,10 @@ def add_others(host: Netns, backends: Sequence[str]) -> None:
             f"route add 203.0.113.0/24 dev {PARENT} table 700",
         ]
     )
-    run(host, "ipset", "restore", text="\n".join(_other_sets()) + "\n")
+    run(host.path, "ipset", "restore", text="\n".join(_other_sets()) + "\n")
     for backend in backends:
         for version, program in _VERSIONS.items():
-            run(host, f"{program}-{backend}-restore", "--noflush", text=_other_rules(version))
+            run(host.path, f"{program}-{backend}-restore", "--noflush", text=_other_rules(version))
 
 
 def _other_sets() -> Iterator[str]:
@@ -145,24 +147,24 @@ def _tables(lines: dict[str, list[str]]) -> str:
     return "".join("\n".join([f"*{table}", *those, "COMMIT", ""]) for table, those in lines.items())
 
 
-def leave_state(host: Netns, installation: Installation) -> None:
+def leave_state(netns: Path, installation: Installation) -> None:
     """All that the agent has made when it stops."""
-    _add_tunnel(host, installation)
-    run(host, "ipset", "restore", text="\n".join(_sets(installation)) + "\n")
+    _add_tunnel(netns, installation)
+    run(netns, "ipset", "restore", text="\n".join(_sets(installation)) + "\n")
     for version, program in _VERSIONS.items():
-        run(host, f"{program}-{installation.backend}-restore", "--noflush", text=_rules(version, installation))
+        run(netns, f"{program}-{installation.backend}-restore", "--noflush", text=_rules(version, installation))
     for path in ("all", installation.link.replace(".", "/")):
-        run(host, "sysctl", "-qw", f"net.ipv4.conf.{path}.rp_filter=2")
+        run(netns, "sysctl", "-qw", f"net.ipv4.conf.{path}.rp_filter=2")
 
 
 def _mac(node: str) -> str:
     return "66:" + sha1(f"{node}egress".encode(), usedforsecurity=False).digest()[:5].hex(":")
 
 
-def _add_tunnel(host: Netns, installation: Installation) -> None:
+def _add_tunnel(netns: Path, installation: Installation) -> None:
     link = installation.link
     lines = [
-        f"link add {link} address {_mac(NODE)} type vxlan id {installation.vni} dev {installation.parent} "
+        f"link add {link} address {_mac(installation.node)} type vxlan id {installation.vni} dev {installation.parent} "
         f"local {_UNDERLAY}.1 dstport {installation.port} nolearning",
         f"address add 172.31.0.1/16 dev {link}",
         f"address add fd11::1/112 dev {link} nodad",
@@ -173,24 +175,13 @@ def _add_tunnel(host: Netns, installation: Installation) -> None:
         for tunnel, version in ((f"172.31.0.{number}", 4), (f"fd11::{number}", 6)):
             lines.append(f"neighbour add {tunnel} lladdr {_mac(peer)} dev {link} nud permanent")
             lines.append(f"route add default via {tunnel} dev {link} table {mark}")
-            run(host, "ip", f"-{version}", "rule", "add", "priority", "99", "fwmark", hex(mark), "lookup", str(mark))
+            run(netns, "ip", f"-{version}", "rule", "add", "priority", "99", "fwmark", hex(mark), "lookup", str(mark))
     if installation.replies:
         lines += ["rule add fwmark 0x27 lookup 600", f"route add 10.64.0.7/32 via 172.31.0.2 dev {link} table 600"]
-    host.ip_batch(lines)
+    run(netns, "ip", "-batch", "-", text="\n".join([*lines, ""]))
     for number, peer in enumerate(PEERS, 2):
-        run(
-            host,
-            "bridge",
-            "fdb",
-            "append",
-            _mac(peer),
-            "dev",
-            link,
-            "dst",
-            f"{_UNDERLAY}.{number}",
-            "self",
-            "permanent",
-        )
+        entry = f"{_mac(peer)} dev {link} dst {_UNDERLAY}.{number} self permanent"
+        run(netns, "bridge", "fdb", "append", *entry.split())
 
 
 def _sets(installation: Installation) -> Iterator[str]:
@@ -287,10 +278,10 @@ def _source_rules(version: int) -> Iterator[str]:
 def snapshot(host: Netns, backends: Sequence[str]) -> dict[str, Any]:
     """All that the programs tell of the node, without counters and dates."""
     found: dict[str, Any] = dict(host.state())
-    found["sets"] = sorted(line for line in run(host, "ipset", "save").splitlines())
-    found["fdb"] = [line for line in run(host, "bridge", "fdb", "show").splitlines() if "permanent" in line]
+    found["sets"] = sorted(line for line in run(host.path, "ipset", "save").splitlines())
+    found["fdb"] = [line for line in run(host.path, "bridge", "fdb", "show").splitlines() if "permanent" in line]
     for backend in backends:
         for program in _VERSIONS.values():
-            saved = re.sub(r"\[\d+:\d+\]", "", run(host, f"{program}-{backend}-save"))
+            saved = re.sub(r"\[\d+:\d+\]", "", run(host.path, f"{program}-{backend}-save"))
             found[f"{program}-{backend}"] = [line for line in saved.splitlines() if not line.startswith("#")]
     return found

@@ -73,7 +73,7 @@ async def test_a_node_without_it_stays_as_it_is(node: Node) -> None:
 
 async def test_its_state_goes_and_nothing_else(node: Node, installation: Installation) -> None:
     before = node.snapshot()
-    leave_state(node.host, installation)
+    leave_state(node.host.path, installation)
     built = node.snapshot()
     found = await node.state.find()
     assert node.snapshot() == built, "to look changes nothing"
@@ -91,7 +91,7 @@ async def test_a_removal_that_is_killed_after_a_step_is_finished_by_the_next(
 ) -> None:
     before = node.snapshot()
     for done in range(1, len(STEPS) + 1):
-        leave_state(node.host, installation)
+        leave_state(node.host.path, installation)
         for step in STEPS[:done]:
             await asyncio.to_thread(node.host.call, lambda step=step: step(NODE))
         # As long as anything is left, the next start finds something.
@@ -107,7 +107,7 @@ async def test_a_removal_that_is_killed_between_two_tables_of_iptables_legacy(
         pytest.skip("this kernel has no iptables-legacy")
     before = node.snapshot()
     for done in range(6):
-        leave_state(node.host, Installation(gateway=True, backend="legacy"))
+        leave_state(node.host.path, Installation(gateway=True, backend="legacy"))
         with monkeypatch.context() as patch:
             patch.setattr(iptables_removal, "restore_legacy", failing_after(done))
             with pytest.raises(NftError, match="killed"):
@@ -136,7 +136,7 @@ async def test_where_the_programs_of_iptables_legacy_are_missing_it_is_told_with
     if "legacy" not in node.backends:
         pytest.skip("this kernel has no iptables-legacy")
     before = node.snapshot()
-    leave_state(node.host, Installation(backend="legacy"))
+    leave_state(node.host.path, Installation(backend="legacy"))
     built = node.snapshot()
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")
@@ -146,7 +146,7 @@ async def test_where_the_programs_of_iptables_legacy_are_missing_it_is_told_with
     assert node.snapshot() == built, "what asks the sets and leads to the link is still there, and so are these"
     command = str(refused.value).split("`")[1]
     for program in ("iptables", "ip6tables"):
-        run(node.host, "sh", "-c", command.replace("ip6tables", "iptables").replace("iptables", program))
+        run(node.host.path, "sh", "-c", command.replace("ip6tables", "iptables").replace("iptables", program))
     assert await node.state.remove() == []
     # The command is not as careful as the program: a rule of others that bears a comment of egressgateway went as well.
     assert {**node.snapshot(), **legacy(before)} == before
@@ -162,7 +162,7 @@ class KernelStage:
         self._host = node.host
 
     async def leave(self) -> None:
-        await asyncio.to_thread(leave_state, self._host, Installation())
+        await asyncio.to_thread(leave_state, self._host.path, Installation())
 
     async def use_set(self, *, used: bool) -> None:
         command = "-A" if used else "-D"
@@ -178,7 +178,7 @@ class TestKernelFormerState(FormerStateContract):
 
 
 async def test_a_rule_of_others_that_leads_to_a_chain_keeps_all_of_them(node: Node) -> None:
-    leave_state(node.host, Installation())
+    leave_state(node.host.path, Installation())
     run_words(node.host, "iptables-nft -t mangle -A INPUT -j EGRESSGATEWAY-MARK-REQUEST")
     built = node.snapshot()
     with pytest.raises(NftError, match="rules of egressgateway from iptables-nft: Device or resource busy"):
@@ -187,7 +187,7 @@ async def test_a_rule_of_others_that_leads_to_a_chain_keeps_all_of_them(node: No
 
 
 async def test_a_table_for_replies_that_others_use_keeps_its_rule(node: Node) -> None:
-    leave_state(node.host, Installation(replies=True))
+    leave_state(node.host.path, Installation(replies=True))
     node.host.ip("route", "add", "203.0.113.9/32", "dev", "up0", "table", "600")
     await node.state.remove()
     assert {"fwmark": "0x27", "table": "600"}.items() <= max(
@@ -198,7 +198,7 @@ async def test_a_table_for_replies_that_others_use_keeps_its_rule(node: Node) ->
 async def test_rules_that_come_meanwhile_are_not_taken_for_its(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others insert rules above and delete one of its rules between the look and the transaction."""
     before = node.snapshot()
-    leave_state(node.host, Installation(gateway=True))
+    leave_state(node.host.path, Installation(gateway=True))
     transact = NetfilterSocket.transact
     meanwhile = [
         "iptables-nft -t nat -D POSTROUTING 1",
@@ -226,7 +226,7 @@ def world(new_netns: Callable[[], Netns]) -> EipWorld:
         (world.gateway, Installation(parent="eth1", pods=LOCAL_POD, gateway=True)),
     ):
         host.ip("link", "delete", "egress.vxlan")
-        leave_state(host, installation)
+        leave_state(host.path, installation)
     return world
 
 
@@ -259,4 +259,4 @@ async def test_why_the_tables_have_to_be_loaded_before(world: EipWorld, version:
 
 def run_words(host: Netns, command: str) -> None:
     """A command whose words have no spaces."""
-    run(host, *command.split())
+    run(host.path, *command.split())
