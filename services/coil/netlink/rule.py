@@ -253,7 +253,7 @@ def ensure_rules(rules: Collection[Rule], connection: Connection) -> RuleChanges
 
 
 def delete_rules(rules: Collection[Rule], connection: Connection) -> None:
-    """Have none of these rules. Idempotent. Raises NetlinkError for the first that the kernel refused, after having
+    """Delete these rules. Idempotent. Raises NetlinkError for the first that the kernel refused, after having
     tried the others.
     """
     _apply(RuleChanges(adds=(), deletes=tuple(rules)), append_rule, connection)

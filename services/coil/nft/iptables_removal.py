@@ -56,8 +56,8 @@ def find_claimed_rules(claim: IptablesClaim) -> list[str]:
 
 
 def remove_claimed_rules(claim: IptablesClaim) -> None:
-    """Have none of them in the tables of iptables-nft. Idempotent. Raises NftError, and then all are there as before,
-    also where rules of others lead to a chain that has to go.
+    """Delete them from the tables of iptables-nft. Idempotent. Raises NftError, and then nothing has changed, such as
+    where a rule of another program jumps to one of the chains.
     """
     socket = NetfilterSocket()
     try:
@@ -80,8 +80,8 @@ def find_legacy_rules(claim: IptablesClaim) -> list[str]:
 
 
 def remove_legacy_rules(claim: IptablesClaim) -> None:
-    """Have none of them in the tables of iptables-legacy. Idempotent. Raises NftError, with the command by which an
-    administrator can do it, where the programs are missing or refuse; then some tables may be done.
+    """Delete them from the tables of iptables-legacy. Idempotent. Raises NftError, with the command by which an
+    administrator can do it, where the programs are missing or refuse; some tables may have been changed by then.
     """
     for family, _, changes in _plan_legacy(claim):
         try:

@@ -179,17 +179,17 @@ def _element_messages(kind: int, place: bytes, family: TableFamily, elements: It
 
 
 def delete_rule(family: TableFamily, table: str, chain: str, handle: bytes) -> Message:
-    """A rule goes; its handle is as the kernel has told it, and never another rule's."""
+    """Delete the rule with this handle, as the kernel has told it; no other rule ever has it."""
     return Message(_DELETE_RULE, family, text(1, table) + text(2, chain) + _attribute(3, handle))
 
 
 def flush_chain(family: TableFamily, table: str, chain: str) -> Message:
-    """All rules of a chain go."""
+    """Delete all rules of a chain."""
     return Message(_DELETE_RULE, family, text(1, table) + text(2, chain))
 
 
 def delete_chain(family: TableFamily, table: str, chain: str) -> Message:
-    """A chain goes; it is an error if it is not empty, or if a rule leads to it."""
+    """Delete a chain; fails if it is not empty, or if a rule jumps to it."""
     return Message(_DELETE_CHAIN, family, text(1, table) + text(3, chain))
 
 
