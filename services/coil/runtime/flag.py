@@ -79,6 +79,7 @@ class _Origin:
     help: str
     short: str = ""
     group: Group = Group.OTHER
+    repeated: bool = False
 
     @property
     def destination(self) -> str:
@@ -101,6 +102,27 @@ def flag(
     """
     origin = _Origin(spelling="--", short=short, variable=env, default=default, parse=parse, help=help, group=group)
     return cast(T, _field(origin))
+
+
+def repeated_flag(
+    *default: str,
+    parse: Callable[[str], T],
+    help: str,  # noqa: A002
+    short: str = "",
+    group: Group = Group.OTHER,
+) -> tuple[T, ...]:
+    """A setting with a flag that may be given several times; its values, in this order, are instead of `default`."""
+    origin = _Origin(
+        spelling="--",
+        short=short,
+        variable="",
+        default=", ".join(default),
+        parse=parse,
+        help=help,
+        group=group,
+        repeated=True,
+    )
+    return cast(tuple[T, ...], dataclasses.field(default=tuple(map(parse, default)), metadata={_METADATA: origin}))
 
 
 def variable(name: str, *, parse: Callable[[str], T], help: str, default: str | None = None) -> T:  # noqa: A002
@@ -168,10 +190,13 @@ def parse_settings(
             if origin.default is None:
                 parser.error(f"{' or '.join(filter(None, (origin.spelling, origin.variable)))} must be set")
             continue
-        try:
-            values[name] = origin.parse(text)
-        except ValueError as expected:
-            parser.error(f'{source}: "{text}" is not {expected}')
+        parsed = []
+        for each in text if origin.repeated else [text]:
+            try:
+                parsed.append(origin.parse(each))
+            except ValueError as expected:
+                parser.error(f'{source}: "{each}" is not {expected}')
+        values[name] = tuple(parsed) if origin.repeated else parsed[0]
     try:
         return settings(**values)
     except ValueError as refusal:
@@ -213,7 +238,8 @@ def _parser(origins: Collection[_Origin], *, program: str, about: str) -> argpar
         if origin.parse is parse_boolean:
             heading.add_argument(*spellings, nargs="?", const="true", metavar=_kind(origin), help=text)
         else:
-            heading.add_argument(*spellings, metavar=_kind(origin), help=text)
+            action = "append" if origin.repeated else "store"
+            heading.add_argument(*spellings, action=action, metavar=_kind(origin), help=text)
     return parser
 
 

@@ -23,6 +23,7 @@ from coil.runtime.flag import (
     parse_period,
     parse_settings,
     parse_text,
+    repeated_flag,
     variable,
 )
 from coil.runtime.log import LogFormat
@@ -283,3 +284,20 @@ def test_patterns_between_commas() -> None:
     assert parse_patterns("") == ()
     with pytest.raises(ValueError, match=r"such as \^cali,\^br-: .*unterminated"):
         parse_patterns("^cali[")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    filename: tuple[Path, ...] = repeated_flag(parse=parse_path, short="-f", help="files")
+    table: tuple[int, ...] = repeated_flag("1", "2", parse=parse_integer(1, 9), help="tables")
+
+
+def test_a_flag_that_may_be_given_several_times(capsys: pytest.CaptureFixture[str]) -> None:
+    def files(*arguments: str) -> Files:
+        return parse_settings(Files, arguments, {}, program="p", about="")
+
+    assert files() == Files(filename=(), table=(1, 2))
+    assert files("-f", "b", "--filename=a", "--table=3") == Files(filename=(Path("b"), Path("a")), table=(3,))
+    with pytest.raises(SystemExit):
+        files("--table=3", "--table=10")
+    assert capsys.readouterr().err.endswith('p: error: --table: "10" is not a whole number from 1 to 9\n')
