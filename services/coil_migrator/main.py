@@ -93,7 +93,7 @@ def _guarded(command: Callable[[Progress, list[str]], int]) -> int:
 def _check(settings: CheckSettings, _progress: Progress, _done: list[str]) -> int:
     async def work() -> Cluster:
         async with KubeClient.connect(_kubeconfig(settings)) as kube:
-            return await read_cluster(kube, namespace=settings.namespace)
+            return await read_cluster(kube, namespaces=settings.namespace)
 
     findings = check(asyncio.run(_stoppable(work())))
     sys.stdout.write(render_json(findings) if settings.output == "json" else render_text(findings))

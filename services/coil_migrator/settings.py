@@ -5,7 +5,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from coil.crd.resource import NamespacedName
-from coil.runtime.flag import Group, flag, kind, parse_boolean, parse_duration, parse_optional_path, parse_period
+from coil.runtime.flag import (
+    Group,
+    flag,
+    kind,
+    parse_boolean,
+    parse_duration,
+    parse_optional_path,
+    parse_period,
+    repeated_flag,
+)
 from coil.runtime.settings import parse_namespace, parse_optional_name
 from coil_migrator.dump import DumpOptions
 from coil_migrator.etcd_reader import EtcdAccess
@@ -66,11 +75,12 @@ class ClusterSettings:
 class CheckSettings(ClusterSettings):
     """`output` is the form of what is told."""
 
-    namespace: str = flag(
+    namespace: tuple[str, ...] = repeated_flag(
         "kube-system",
         parse=parse_namespace,
         group=Group.MIGRATION,
-        help="where the programs of Coil v2 run; those of other namespaces are not looked at",
+        help="where the programs of Coil v2 or egressgateway run, may be repeated; those of other namespaces are not "
+        "looked at",
     )
 
     output: str = flag("text", parse=parse_output, group=Group.MIGRATION, help="text or json", short="-o")

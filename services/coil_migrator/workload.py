@@ -32,9 +32,18 @@ class Container(Struct, frozen=True, kw_only=True):
     ports: tuple[Port, ...] = ()
 
 
+class ConfigMapVolume(Struct, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class Volume(Struct, frozen=True, kw_only=True):
+    config_map: ConfigMapVolume | None = None
+
+
 class PodSpec(Struct, frozen=True, kw_only=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
     host_network: bool = False
 
 

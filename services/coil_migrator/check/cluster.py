@@ -1,7 +1,8 @@
 """What a check reads of a cluster, and nothing else: lists, and no Secret."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -10,21 +11,29 @@ from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import (
     CLUSTER_ROLE_BINDINGS,
     CONFIG_MAPS,
+    NAMESPACES,
     NODES,
     SERVICE_ACCOUNTS,
     SERVICE_CIDRS,
     SERVICES,
     ConfigMap,
+    Namespace,
     Node,
     Service,
     ServiceCidr,
 )
 from coil.crd.egress import EGRESSES, Egress
+from coil.crd.egress_gateway import EGRESS_GATEWAYS
+from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES
+from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
+from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.names import EIP_GROUP, EIP_VERSION, LABEL_APP_NAME
 from coil.crd.resource import HasMetadata, Resource
 from coil.egress.client_pod import FINAL_PHASES
 from coil.kube.client import KubeClient
 from coil.kube.errors import NotFoundError
+from coil_migrator.check.egressgateway_object import Untyped
 from coil_migrator.v1_install import CLUSTER_ROLES, Thing
 from coil_migrator.workload import DAEMON_SETS, DEPLOYMENTS, PodSpec, Workload
 
@@ -63,11 +72,53 @@ class Machine(Struct, frozen=True, kw_only=True):
     status: MachineStatus = MachineStatus()
 
 
+class VersionSchema(Struct, frozen=True, kw_only=True):
+    """Nothing but what it says of itself: whole schemas are large."""
+
+    description: str = ""
+
+
+class VersionValidation(Struct, frozen=True, kw_only=True):
+    schema: VersionSchema = msgspec.field(name="openAPIV3Schema", default=VersionSchema())
+
+
+class DefinitionVersion(Struct, frozen=True, kw_only=True):
+    schema: VersionValidation = VersionValidation()
+
+
+class DefinitionSpec(Struct, frozen=True, kw_only=True):
+    versions: tuple[DefinitionVersion, ...] = ()
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: DefinitionSpec = DefinitionSpec()
+
+    @property
+    def description(self) -> str:
+        """Of its first version's objects: by this, definitions of one name are told apart."""
+        return next((version.schema.schema.description for version in self.spec.versions), "")
+
+
 PODS: Resource[ClientPod] = Resource("", "v1", "pods", "Pod", namespaced=True, type=ClientPod)
 MACHINES: Resource[Machine] = Resource("", "v1", "nodes", "Node", namespaced=False, type=Machine)
-DEFINITIONS: Resource[Thing] = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False, type=Thing
+DEFINITIONS: Resource[Definition] = Resource(
+    *("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
+    namespaced=False,
+    type=Definition,
 )
+CLUSTER_INFOS: Resource[Untyped] = Resource(
+    EIP_GROUP, EIP_VERSION, "egressclusterinfos", "EgressClusterInfo", namespaced=False, type=Untyped
+)
+FORMER_SLICE_LABEL: Final = "spidernet.io/policy-name"
+"""On egressgateway's EgressEndpointSlices; those of these programs have another."""
+
+
+def untyped(resource: Resource[Any]) -> Resource[Untyped]:
+    """The same kind, whatever its objects have in them."""
+    return replace(resource, type=Untyped)
+
+
 MUTATING_WEBHOOKS: Resource[Thing] = Resource(
     "admissionregistration.k8s.io",
     "v1",
@@ -99,7 +150,9 @@ NAMED_KINDS: tuple[Resource[Any], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`definitions` are the names of custom resource definitions, `named` what there is of `NAMED_KINDS`, by kind."""
+    """`definitions` are custom resource definitions by name, each with what it says of itself, `named` what there is of
+    `NAMED_KINDS`, by kind. `former_slices` are egressgateway's.
+    """
 
     workloads: tuple[tuple[str, Workload], ...] = ()
     """Each with its kind."""
@@ -108,32 +161,41 @@ class Cluster:
     pools: tuple[AddressPool, ...] = ()
     egresses: tuple[Egress, ...] = ()
     pods: tuple[ClientPod, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
     nodes: tuple[Node, ...] = ()
     machines: tuple[Machine, ...] = ()
     services: tuple[Service, ...] = ()
     service_cidrs: tuple[ServiceCidr, ...] = ()
-    definitions: frozenset[str] = frozenset()
+    gateways: tuple[Untyped, ...] = ()
+    egress_policies: tuple[Untyped, ...] = ()
+    """EgressPolicies, and without a namespace EgressClusterPolicies."""
+    cluster_infos: tuple[Untyped, ...] = ()
+    tunnels: tuple[ObjectMeta, ...] = ()
+    former_slices: tuple[ObjectMeta, ...] = ()
+    definitions: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[ObjectMeta, ...]] = field(default_factory=dict)
 
 
-async def read_cluster(client: KubeClient, *, namespace: str) -> Cluster:
+async def read_cluster(client: KubeClient, *, namespaces: Sequence[str]) -> Cluster:
     """Lists of what there is; a kind that the API server does not know has none. Raises ApiError.
 
-    Programs are those of `namespace`: what tenants call a program of theirs is none of Coil's.
+    Programs are those of `namespaces`: what tenants call a program of theirs is none of Coil's.
     """
 
-    async def listed(resource: Resource[T], *, namespace: str = "", fields: str = "") -> tuple[T, ...]:
+    async def listed(
+        resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
+    ) -> tuple[T, ...]:
         try:
-            return tuple(await client.list(resource, namespace=namespace, fields=fields))
+            return tuple(await client.list(resource, namespace=namespace, labels=labels, fields=fields))
         except NotFoundError:
             return ()
 
     workloads: list[tuple[str, Workload]] = []
-    for resource in (DAEMON_SETS, DEPLOYMENTS):
+    for resource, namespace in product((DAEMON_SETS, DEPLOYMENTS), namespaces):
         workloads += [(resource.kind, workload) for workload in await listed(resource, namespace=namespace)]
     config_maps: dict[tuple[str, str], ConfigMap] = {}
     for _, workload in workloads:
-        for name in config_maps_of(workload):
+        for name in (*config_maps_of(workload), *configurations_of(workload)):
             key = workload.metadata.namespace, name
             for found in await listed(CONFIG_MAPS, namespace=key[0], fields=f"metadata.name={name}"):
                 config_maps[key] = found
@@ -143,11 +205,22 @@ async def read_cluster(client: KubeClient, *, namespace: str) -> Cluster:
         pools=await listed(ADDRESS_POOLS),
         egresses=await listed(EGRESSES),
         pods=await listed(PODS),
+        namespaces=await listed(NAMESPACES),
         nodes=await listed(NODES),
         machines=await listed(MACHINES),
         services=await listed(SERVICES),
         service_cidrs=await listed(SERVICE_CIDRS),
-        definitions=frozenset(each.metadata.name for each in await listed(DEFINITIONS)),
+        gateways=await listed(untyped(EGRESS_GATEWAYS)),
+        egress_policies=(
+            *await listed(untyped(EGRESS_POLICIES)),
+            *await listed(untyped(EGRESS_CLUSTER_POLICIES)),
+        ),
+        cluster_infos=await listed(CLUSTER_INFOS),
+        tunnels=tuple(each.metadata for each in await listed(untyped(EGRESS_TUNNELS))),
+        former_slices=tuple(
+            each.metadata for each in await listed(untyped(EGRESS_ENDPOINT_SLICES), labels=FORMER_SLICE_LABEL)
+        ),
+        definitions={each.metadata.name: each.description for each in await listed(DEFINITIONS)},
         named={kind.kind: tuple(each.metadata for each in await listed(kind)) for kind in NAMED_KINDS},
     )
 
@@ -162,6 +235,19 @@ def config_maps_of(workload: Workload) -> list[str]:
         and variable.value_from is not None
         and variable.value_from.config_map_key_ref is not None
     ]
+
+
+def configurations_of(workload: Workload) -> list[str]:
+    """The ConfigMaps that a program of egressgateway has as files."""
+    if not is_egressgateway(workload):
+        return []
+    volumes = workload.spec.template.spec.volumes
+    return [volume.config_map.name for volume in volumes if volume.config_map is not None]
+
+
+def is_egressgateway(workload: Workload) -> bool:
+    """Whether it is a program of egressgateway, by its chart's labels."""
+    return workload.metadata.labels.get(LABEL_APP_NAME) == "egressgateway"
 
 
 def document_of(text: str) -> Any:

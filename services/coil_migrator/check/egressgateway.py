@@ -1,32 +1,163 @@
-"""egressgateway in the cluster: its kinds have the group, and some the names, of those of floating addresses here."""
+"""egressgateway 0.6 in the cluster: its programs, the kinds whose names the chart has too, and what it leaves behind.
 
-from collections.abc import Iterator
+What belongs to the order of docs/upgrade.md is a change while its programs are there, and must be mended once they are
+gone.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from coil_migrator.check.cluster import Cluster
+from coil.crd.eip_schema import eip_definitions
+from coil.crd.meta import ObjectMeta
+from coil.crd.names import EIP_GROUP, LABEL_APP_COMPONENT
+from coil.crd.validation import render_names
+from coil_migrator.check.cluster import CLUSTER_INFOS, Cluster, is_egressgateway
 from coil_migrator.check.finding import Finding, Severity
+from coil_migrator.check.programs import is_ours
+from coil_migrator.workload import Workload
 
-GROUP: Final = "egressgateway.spidernet.io"
-_UNSERVED: Final = ("egresspolicies", "egressclusterpolicies", "egressclusterinfos", "egressclusterendpointslices")
-_SHARED: Final = ("egressgateways", "egresstunnels", "egressendpointslices")
+GATEWAY_FINALIZER: Final = f"{EIP_GROUP}/egressgateway"
+TUNNEL_FINALIZER: Final = f"{EIP_GROUP}/egresstunnel"
+ORDER: Final = "see docs/upgrade.md, From egressgateway 0.6"
+SHOWN: Final = 3
+
+_AGENT: Final = "egressgateway-agent"
+_OUR_AGENT: Final = "egress-agent-node"
+_WEBHOOKS: Final = "egressgateway-controller"
+_UNUSED: Final = f"egressclusterendpointslices.{EIP_GROUP}"
+_OURS: Final = {
+    definition["metadata"]["name"]: definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"]
+    for definition in eip_definitions()
+}
+"""What the definitions of the chart say of themselves, by name."""
+_BY_VALUE: Final = frozenset(
+    f"{plural}.{EIP_GROUP}" for plural in ("egresspolicies", "egressclusterpolicies", CLUSTER_INFOS.plural)
+)
+"""Kinds that are served with eip.egressPolicies."""
 
 
 def check_egressgateway(cluster: Cluster) -> Iterator[Finding]:
-    """Whether its kinds are there, and which of them nobody would serve."""
-    unserved = [f"{plural}.{GROUP}" for plural in _UNSERVED if f"{plural}.{GROUP}" in cluster.definitions]
-    if not unserved:
-        return
-    yield Finding(
-        severity=Severity.MUST_MEND,
-        subject="CustomResourceDefinitions " + ", ".join(unserved),
-        message="kinds of egressgateway, which these programs do not serve",
-        remedy="write its policies as EgressGatewayPolicy (docs/eip-gateway.md) before eip.enabled",
-    )
-    shared = [f"{plural}.{GROUP}" for plural in _SHARED if f"{plural}.{GROUP}" in cluster.definitions]
-    if shared:
+    """What has to end, to be applied and to be cleaned, in the order of these steps."""
+    yield from _check_programs(cluster)
+    yield from _check_webhooks(cluster)
+    yield from _check_definitions(cluster)
+    yield from _check_tunnels(cluster)
+    yield from _check_slices(cluster)
+
+
+def leftover_severity(cluster: Cluster) -> Severity:
+    """Of what these programs cannot go on with, and the order of steps removes."""
+    return Severity.CHANGES if any(map(is_egressgateway, _workloads(cluster))) else Severity.MUST_MEND
+
+
+def _workloads(cluster: Cluster) -> Iterator[Workload]:
+    return (workload for _, workload in cluster.workloads)
+
+
+def _check_programs(cluster: Cluster) -> Iterator[Finding]:
+    agents: list[str] = []
+    for kind, workload in cluster.workloads:
+        metadata = workload.metadata
+        if is_egressgateway(workload):
+            is_agent = metadata.labels.get(LABEL_APP_COMPONENT) == _AGENT
+            left = ". Its rules, sets, routes and egress.vxlan stay on the nodes" if is_agent else ""
+            yield Finding(
+                severity=Severity.CHANGES,
+                subject=f"{kind} {metadata.namespace}/{metadata.name}",
+                message=f"a program of egressgateway, which ends before eip.enabled is set{left}",
+                remedy=f"uninstall its release, then clean each node: {ORDER}",
+            )
+        else:
+            is_agent = is_ours(metadata) and metadata.labels.get(LABEL_APP_COMPONENT) == _OUR_AGENT
+        if is_agent:
+            agents.append(f"{metadata.namespace}/{metadata.name}")
+    if len(agents) > 1:
         yield Finding(
             severity=Severity.MUST_MEND,
-            subject="CustomResourceDefinitions " + ", ".join(shared),
-            message="the chart has definitions of these names with other fields",
-            remedy="uninstall egressgateway, with its objects of these kinds, before you apply those of the chart",
+            subject=f"DaemonSets {render_names(agents)}",
+            message=(
+                "the agents of egressgateway and of the chart run at once: two nodes may answer for one address, and "
+                "both programs write EgressTunnels, marks of packets and the link egress.vxlan"
+            ),
+            remedy=f"set eip.enabled to false, uninstall egressgateway, clean each node, then set it to true: {ORDER}",
         )
+
+
+def _check_webhooks(cluster: Cluster) -> Iterator[Finding]:
+    found = [
+        kind
+        for kind, present in cluster.named.items()
+        if kind.endswith("WebhookConfiguration") and any(each.name == _WEBHOOKS for each in present)
+    ]
+    for kind in found:
+        subject = f"{kind} {_WEBHOOKS}"
+        delete = f"kubectl delete {kind.lower()} {_WEBHOOKS}"
+        if any(map(is_egressgateway, _workloads(cluster))):
+            yield Finding(
+                severity=Severity.CHANGES,
+                subject=subject,
+                message="refuses changes of EgressGateways and policies while egressgateway's controller does not run",
+                remedy=f"goes with its release; otherwise: {delete}",
+            )
+        else:
+            yield Finding(
+                severity=Severity.MUST_MEND,
+                subject=subject,
+                message="egressgateway's, whose programs are in none of the namespaces that were looked at",
+                remedy=f"check again with --namespace and theirs; if they are uninstalled: {delete}",
+            )
+
+
+def _check_definitions(cluster: Cluster) -> Iterator[Finding]:
+    shared = {*_OURS, *_BY_VALUE}
+    former = sorted(
+        name for name, description in cluster.definitions.items() if name in shared and description != _OURS.get(name)
+    )
+    if former:
+        yield Finding(
+            severity=leftover_severity(cluster),
+            subject=f"CustomResourceDefinitions {', '.join(former)}",
+            message="the chart has other definitions of these names, and Helm does not update definitions",
+            remedy="when egressgateway has ended: "
+            "kubectl apply --server-side --force-conflicts --filename charts/coil/crds",
+            values={"eip": {"enabled": True, "egressPolicies": True}} if _BY_VALUE.intersection(former) else {},
+        )
+    if _UNUSED in cluster.definitions:
+        yield Finding(
+            severity=Severity.CHANGES,
+            subject=f"CustomResourceDefinition {_UNUSED}",
+            message="nobody writes or reads its objects; EgressEndpointSlices have the pods of EgressClusterPolicies",
+            remedy=f"when egressgateway has ended: kubectl delete customresourcedefinition {_UNUSED}",
+        )
+
+
+def _check_tunnels(cluster: Cluster) -> Iterator[Finding]:
+    former = [metadata for metadata in cluster.tunnels if TUNNEL_FINALIZER in metadata.finalizers]
+    if former:
+        yield Finding(
+            severity=leftover_severity(cluster),
+            subject=_subject("EgressTunnel", former),
+            message="has marks and addresses of egressgateway, and its finalizer, which nobody else removes",
+            remedy="goes with its release; otherwise, when egressgateway has ended, for each: "
+            f"{take_finalizer('egresstunnel', '$NODE')}; then: kubectl delete egresstunnels --all",
+        )
+
+
+def _check_slices(cluster: Cluster) -> Iterator[Finding]:
+    if cluster.former_slices:
+        yield Finding(
+            severity=leftover_severity(cluster),
+            subject=_subject("EgressEndpointSlice", cluster.former_slices),
+            message="has the fields of egressgateway, with which none can be read; they are written again",
+            remedy="when egressgateway has ended: kubectl delete egressendpointslices --all --all-namespaces",
+        )
+
+
+def take_finalizer(resource: str, name: str) -> str:
+    """The command."""
+    return f"""kubectl patch {resource} {name} --type merge --patch '{{"metadata": {{"finalizers": []}}}}'"""
+
+
+def _subject(kind: str, found: Sequence[ObjectMeta]) -> str:
+    names = [f"{each.namespace}/{each.name}" if each.namespace else each.name for each in found]
+    return f"{kind}{'s' if len(names) > 1 else ''} {render_names(names, shown=SHOWN)}"

@@ -291,17 +291,6 @@ def test_nodes() -> None:
     ]
 
 
-def test_kinds_of_egressgateway() -> None:
-    group = "egressgateway.spidernet.io"
-    ours = frozenset({f"egressgateways.{group}", f"egressgatewaypolicies.{group}", "pods"})
-    assert check(Cluster(definitions=ours)) == []
-    findings = check(Cluster(definitions=ours | {f"egresspolicies.{group}"}))
-    assert [(finding.severity, finding.subject) for finding in findings] == [
-        (Severity.MUST_MEND, f"CustomResourceDefinitions egresspolicies.{group}"),
-        (Severity.MUST_MEND, f"CustomResourceDefinitions egressgateways.{group}"),
-    ]
-
-
 CROWD = Cluster(
     workloads=(("DaemonSet", workload("coild", "--compat-calico", "--pod-rule-prio=2222")),),
     pools=(pool("mixed", {"ipv4": "10.2.0.0/16"}, {"ipv6": "fd02::/112"}),),
