@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,23 +27,28 @@ from coil.kube.errors import ApiError
 from coil.runtime.flag import parse_settings
 from coil_migrator.check.cluster import Cluster, read_cluster
 from coil_migrator.check.finding import exit_code, render_json, render_text
+from coil_migrator.check.manifest_object import with_manifests
 from coil_migrator.check.report import check
 from coil_migrator.dump import DumpError, dump
 from coil_migrator.etcd_reader import EtcdError, EtcdReader
+from coil_migrator.manifest_reader import ManifestError, read_manifests
 from coil_migrator.progress import Progress
 from coil_migrator.replace import Outlook, ReplaceError, look, replace
-from coil_migrator.settings import CheckSettings, ClusterSettings, DumpSettings, ReplaceSettings
+from coil_migrator.respelling import ConversionError, convert_manifests
+from coil_migrator.settings import CheckSettings, ClusterSettings, ConvertSettings, DumpSettings, ReplaceSettings
 
 NAME = "coil-migrator"
-USAGE = f"""usage: {NAME} check|dump|replace [flags]
+USAGE = f"""usage: {NAME} check|convert|dump|replace [flags]
 
-  check    tell what changes for a cluster that Coil v2 runs, and what must be mended first
+  check    tell what changes for a cluster that Coil v2 or egressgateway runs, and what must be mended first
+  convert  print manifests of egressgateway as they are needed here
   dump     remove Coil v1 from the cluster and print its pools and blocks as v2's objects
   replace  replace the pods that v1 has given addresses, and remove the blocks reserved for them
 
-{NAME} check --help, {NAME} dump --help and {NAME} replace --help tell the flags."""
+{NAME} check --help tells the flags of check, and so on."""
 
 INTERRUPTED = 128 + signal.SIGINT
+FAILURES = (ManifestError, ConversionError, DumpError, ReplaceError, EtcdError, ApiError, AccessError, OSError)
 AGREEMENT = frozenset({"y", "yes"})
 
 T = TypeVar("T")
@@ -53,10 +58,14 @@ def main() -> int:
     command, arguments = sys.argv[1:2], sys.argv[2:]
     if command == ["check"]:
         about = (
-            "Tells what these programs would do with what Coil v2 has in a cluster. It reads, and changes nothing. "
+            "Tells what these programs would do with what Coil v2 or egressgateway has in a cluster, or in manifests. "
+            "It reads, and changes nothing. "
             "Exit code: 0 nothing changes, 3 something changes, 4 something must be mended first, 1 no answer."
         )
         return _guarded(partial(_check, _parse(CheckSettings, "check", arguments, about)))
+    if command == ["convert"]:
+        about = "Prints manifests; those of egressgateway as they are needed here, all others as they are."
+        return _guarded(partial(_convert, _parse(ConvertSettings, "convert", arguments, about)))
     if command == ["dump"]:
         about = "Removes Coil v1 from the cluster and prints its pools and blocks as objects of v2. Can be repeated."
         return _guarded(partial(_dump, _parse(DumpSettings, "dump", arguments, about)))
@@ -80,7 +89,7 @@ def _guarded(command: Callable[[Progress, list[str]], int]) -> int:
         return command(progress, done)
     except (KeyboardInterrupt, asyncio.CancelledError):
         reason, code = "interrupted", INTERRUPTED
-    except (DumpError, ReplaceError, EtcdError, ApiError, AccessError, OSError) as error:
+    except FAILURES as error:
         reason, code = str(error), 1
     progress.end()
     progress.say(f"{NAME}: {reason}")
@@ -91,14 +100,28 @@ def _guarded(command: Callable[[Progress, list[str]], int]) -> int:
 
 
 def _check(settings: CheckSettings, _progress: Progress, _done: list[str]) -> int:
-    async def work() -> Cluster:
-        async with KubeClient.connect(_kubeconfig(settings)) as kube:
-            return await read_cluster(kube, namespaces=settings.namespace)
-
-    findings = check(asyncio.run(_stoppable(work())))
+    manifests = read_manifests(settings.filename)
+    cluster = Cluster() if settings.local else _read_cluster(settings, settings.namespace)
+    findings = check(with_manifests(cluster, manifests))
     sys.stdout.write(render_json(findings) if settings.output == "json" else render_text(findings))
     sys.stdout.flush()
     return exit_code(findings)
+
+
+def _convert(settings: ConvertSettings, _progress: Progress, _done: list[str]) -> int:
+    manifests = read_manifests(settings.filename)
+    cluster = _read_cluster(settings, ()) if settings.pin else None
+    sys.stdout.write(convert_manifests(manifests, cluster))
+    sys.stdout.flush()
+    return 0
+
+
+def _read_cluster(settings: ClusterSettings, namespaces: Sequence[str]) -> Cluster:
+    async def work() -> Cluster:
+        async with KubeClient.connect(_kubeconfig(settings)) as kube:
+            return await read_cluster(kube, namespaces=namespaces)
+
+    return asyncio.run(_stoppable(work()))
 
 
 def _dump(settings: DumpSettings, progress: Progress, done: list[str]) -> int:

@@ -53,6 +53,22 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _loader, node: str(node.value))
 
 
+def objects_in(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects of a document: itself, or those of a list."""
+    if not isinstance(value, dict):
+        return
+    if is_list(value):
+        for item in value["items"]:
+            yield from objects_in(item)
+    else:
+        yield value
+
+
+def is_list(value: Mapping[str, Any]) -> bool:
+    """Whether it is a list of objects, as `kubectl get` prints one."""
+    return str(value.get("kind", "")).endswith("List") and isinstance(value.get("items"), list)
+
+
 def read_manifests(paths: Iterable[Path], stdin: BinaryIO | None = None) -> list[Manifest]:
     """The documents of these files, "-" being standard input. Raises ManifestError."""
     found: list[Manifest] = []

@@ -12,6 +12,7 @@ from coil.runtime.flag import (
     parse_boolean,
     parse_duration,
     parse_optional_path,
+    parse_path,
     parse_period,
     repeated_flag,
 )
@@ -83,7 +84,45 @@ class CheckSettings(ClusterSettings):
         "looked at",
     )
 
+    filename: tuple[Path, ...] = repeated_flag(
+        parse=parse_path,
+        group=Group.MIGRATION,
+        help='file with manifests, "-" for standard input, may be repeated; they are looked at as if they were applied',
+        short="-f",
+    )
+    local: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.MIGRATION,
+        help="look at the manifests alone, without an API server",
+    )
     output: str = flag("text", parse=parse_output, group=Group.MIGRATION, help="text or json", short="-o")
+
+    def __post_init__(self) -> None:
+        if self.local and not self.filename:
+            raise ValueError("--local needs manifests: give --filename")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertSettings(ClusterSettings):
+    """Without `pin`, no API server is asked."""
+
+    filename: tuple[Path, ...] = repeated_flag(
+        parse=parse_path,
+        group=Group.MIGRATION,
+        help='file with manifests, "-" for standard input, may be repeated',
+        short="-f",
+    )
+    pin: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.MIGRATION,
+        help="ask the API server which addresses gateways and policies have today, and write those that would change",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.filename:
+            raise ValueError("there is nothing to convert: give --filename")
 
 
 @dataclass(frozen=True, kw_only=True)

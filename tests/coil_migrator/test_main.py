@@ -17,10 +17,10 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_help_and_what_is_no_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--help") == 0
-    assert "dump|replace" in capsys.readouterr().out
+    assert "check|convert|dump|replace" in capsys.readouterr().out
     for arguments in ((), ("undo",)):
         assert run(monkeypatch, *arguments) == 2
-        assert "dump|replace" in capsys.readouterr().err
+        assert "check|convert|dump|replace" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["dump", "replace"])
@@ -93,3 +93,51 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_whole(path, "\udc80")
     assert path.read_text() == "after"
     assert list(tmp_path.iterdir()) == [path]
+
+
+POLICY = """\
+apiVersion: egressgateway.spidernet.io/v1beta1
+kind: EgressPolicy
+metadata: {name: a}
+spec: {egressGatewayName: office, egressIP: {allocatorPolicy: %s}, appliedTo: {podSelector: {matchLabels: {app: web}}}}
+"""
+
+
+def test_manifests_are_checked_and_converted_without_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    file.write_text(POLICY % "best")
+    other.write_text("a: 1\n")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert run(monkeypatch, "check", "--local", "-f", str(file), "-f", str(other)) == 4
+    assert "EgressPolicy default/a: spec.egressIP.allocatorPolicy 'best'" in capsys.readouterr().out
+    assert run(monkeypatch, "convert", "-f", str(other), "-f", str(file)) == 0
+    converted = capsys.readouterr().out
+    assert converted.startswith("a: 1\n---\n")
+    file.write_text(converted)
+    assert run(monkeypatch, "check", "--local", "-f", str(file)) == 0
+    assert "it waits" in capsys.readouterr().out
+
+
+def test_what_cannot_be_converted_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.yaml"
+    for text, words in (
+        ("a: [", "while parsing"),
+        (POLICY.replace("v1beta1", "v1") % "rr", "only egressgateway.spidernet.io/v1beta1"),
+    ):
+        file.write_text(text)
+        assert run(monkeypatch, "convert", "-f", str(file)) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert words in said.err
+
+
+def test_flags_that_need_others(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (("convert",), ("check", "--local")):
+        with pytest.raises(SystemExit) as end:
+            run(monkeypatch, *command)
+        assert end.value.code == 2
+        assert "give --filename" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 from coil.crd.address_block import AddressBlock
 from coil.crd.address_pool import AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.meta import ObjectMeta
-from coil_migrator.manifest import render_manifests
+from coil_migrator.manifest import render_document, render_manifests
+from coil_migrator.manifest_reader import parse_manifests
 
 
 def pool(name: str, bits: int, *subnets: str) -> AddressPool:
@@ -52,6 +54,41 @@ ipv4: "10.1.0.0/27"
 
 def test_nothing() -> None:
     assert render_manifests([], []) == ""
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=3))
+def test_any_document_is_read_back_as_it_was(document: dict[str, Any]) -> None:
+    [found] = parse_manifests(render_document(document), name="f")
+    assert found.value == document
+
+
+def test_what_other_readers_take_for_numbers_and_booleans_is_in_quotes() -> None:
+    document: dict[Any, Any] = {"on": "1e3", "12": ["yes", {}, [], None, [1, "é\U0001f600"]], 5: True}
+    text = render_document(document)
+    assert (
+        text
+        == """\
+---
+"on": "1e3"
+"12":
+- "yes"
+- {}
+- []
+- null
+- - 1
+  - "\\U000000e9\\U0001f600"
+"5": true
+"""
+    )
+    with pytest.raises(ValueError, match="JSON compliant"):
+        render_document({"a": float("nan")})
 
 
 ASCII = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E))

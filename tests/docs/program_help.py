@@ -32,6 +32,8 @@ OURS: Final[Mapping[str, type[Any]]] = {
     "coil-egress-agent-node": coil_egress_agent.eip.settings.Settings,
     "coil-raven": coil_raven.settings.Settings,
     "coil-node-dump": coil_node_dump.settings.Settings,
+    "coil-migrator check": coil_migrator.settings.CheckSettings,
+    "coil-migrator convert": coil_migrator.settings.ConvertSettings,
     "coil-migrator dump": coil_migrator.settings.DumpSettings,
     "coil-migrator replace": coil_migrator.settings.ReplaceSettings,
 }

@@ -9,7 +9,6 @@ from coil.crd.eip_conflict import Taken, find_inner_destinations
 from coil.crd.eip_validation import validate_policy
 from coil.crd.resource import object_key
 from coil.crd.validation import render_errors, render_names, validate_selector
-from coil.eip.claim import parse_eip
 from coil.eip.policy_mirror import Source
 from coil_migrator.check.cluster import ClientPod, Cluster
 from coil_migrator.check.egress_gateways import CONVERT, taken_of
@@ -146,24 +145,15 @@ def _check_pods(judged: JudgedPolicy, pods: Iterable[ClientPod]) -> Iterator[Fin
 
 
 def _check_address(judged: JudgedPolicy) -> Iterator[Finding]:
-    eip, own = judged.source.status.eip, judged.claims
-    if not own or all(claim.use_node_ip for claim in own):
-        return
-    if isinstance(judged.source, EgressClusterPolicy) and len(own) > 1 and any(claim.asked is None for claim in own):
+    places = len(judged.claims)
+    if places > 1 and any(claim.asked is None and not claim.use_node_ip for claim in judged.claims):
         yield Finding(
             severity=Severity.CHANGES,
             subject=judged.subject,
-            message=f"gets an address in each of {len(own)} namespaces; there, it has one",
+            message=f"gets an address in each of {places} namespaces; there, it has one",
             remedy="one address for all of them is the gateway's default EIP, with the allocatorPolicy default",
         )
-        return
-    if not eip.ipv4 and not eip.ipv6:
-        return
-    try:
-        today = parse_eip(eip.ipv4, eip.ipv6)
-    except ValueError:
-        return
-    if any(claim.asked != today for claim in own):
+    elif (today := judged.changing_eip) is not None:
         yield Finding(
             severity=Severity.CHANGES,
             subject=judged.subject,

@@ -19,13 +19,19 @@ from coil.crd.names import NodeName
 from coil.crd.resource import object_key
 from coil.crd.validation import render_errors
 from coil.eip.address_range import RangeError
-from coil.eip.claim import Candidate, Claim, parse_claim, policy_ref
+from coil.eip.claim import Candidate, Claim, Eip, parse_claim, parse_eip, policy_ref
 from coil.eip.gateway_choice import NoGateway, choose_gateway
 from coil.eip.placement import parse_rules, place
 from coil.eip.policy_mirror import Source
 from coil_migrator.check.cluster import Cluster
 from coil_migrator.check.egress_gateways import gateways_of
-from coil_migrator.check.egressgateway_object import living_mirrors, sample_mirror, subject_of
+from coil_migrator.check.egressgateway_object import (
+    Undecodable,
+    decode_policy,
+    living_mirrors,
+    sample_mirror,
+    subject_of,
+)
 
 POLICIES_PER_GATEWAY: Final = 2000
 """The chart's eip.limits.policiesPerGateway."""
@@ -53,6 +59,17 @@ class JudgedPolicy:
         """Whether these programs have not served it yet."""
         return not self.source.status.conditions
 
+    @property
+    def changing_eip(self) -> Eip | None:
+        """The address that it has today and that nothing in its spec leads to, if it is not the node's own."""
+        eip = self.source.status.eip
+        try:
+            today = parse_eip(eip.ipv4, eip.ipv6)
+        except ValueError:
+            return None
+        asking = [claim for claim in self.claims if not claim.use_node_ip]
+        return today if any(claim.asked != today for claim in asking) else None
+
     def refuse(self, mirror: EgressGatewayPolicy, reason: str) -> None:
         self.refusals[reason].append(mirror.metadata.namespace)
 
@@ -60,6 +77,13 @@ class JudgedPolicy:
 def kind_of(source: Source) -> str:
     """Of the two."""
     return (EGRESS_POLICIES if isinstance(source, EgressPolicy) else EGRESS_CLUSTER_POLICIES).kind
+
+
+def judge_all(cluster: Cluster) -> dict[str, JudgedPolicy]:
+    """Of the policies that can be decoded, by what a Finding calls them."""
+    decoded = map(decode_policy, cluster.egress_policies)
+    sources = [source for source in decoded if not isinstance(source, Undecodable)]
+    return {each.subject: each for each in judge_policies(cluster, sources)}
 
 
 def judge_policies(cluster: Cluster, sources: Iterable[Source]) -> tuple[JudgedPolicy, ...]:
