@@ -1,4 +1,6 @@
-"""`coil-migrator check` as a person runs it: on a real API server with what Coil v2's manifests put there."""
+"""`coil-migrator check` as a person runs it: on a real API server, with what Coil v2's manifests put there, and with
+what egressgateway 0.6 has.
+"""
 
 import json
 import subprocess
@@ -10,10 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from integration.apiserver.egressgateway_kinds import DEFINITIONS, GROUP
 from integration.apiserver.without_rules import without_rules
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import marked_environment
-from integration.helm.chart import render
+from integration.deployment import apply_kinds
+from integration.helm.chart import CHART, render
+from tests.coil_migrator.check.egressgateway_0_6 import API, FEATURE, PROGRAMS, gateway_document, policy_document
 
 pytestmark = pytest.mark.apiserver
 
@@ -93,8 +98,12 @@ class Scene:
     plane: ControlPlane
 
     def check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.migrator("check", *arguments)
+
+    def migrator(self, command: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "coil_migrator", "check", f"--kubeconfig={self.plane.admin_kubeconfig}", *arguments],
+            [sys.executable, "-m", "coil_migrator", command, f"--kubeconfig={self.plane.admin_kubeconfig}", *arguments],
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -121,7 +130,7 @@ def scene(plane: ControlPlane) -> Iterator[Scene]:
 
 def test_a_cluster_of_coil_v2(scene: Scene) -> None:
     answer = scene.check("-o", "json")
-    assert (answer.returncode, answer.stderr) == (4, "")
+    assert (answer.stderr, answer.returncode) == ("", 4)
     document = json.loads(answer.stdout)
     found = [(finding["severity"], finding["subject"]) for finding in document["findings"]]
     mended = [finding["message"] for finding in document["findings"] if finding["subject"] == f"Pod {APPS}/lost"]
@@ -156,3 +165,124 @@ def test_no_answer_is_no_verdict(scene: Scene) -> None:
     assert (answer.returncode, answer.stdout) == (1, "")
     assert "/nowhere" in answer.stderr
     assert scene.check("-o", "yaml").returncode == 2
+
+
+SHOP = "check-shop"
+TODAY = "203.0.113.6"
+POOLS = {"ipv4": ["203.0.113.1-203.0.113.6"], "ipv4DefaultEIP": "203.0.113.4"}
+SELECTOR = {"policy": "doing", "selector": {"matchLabels": {"egress": "true"}}}
+FINALIZERS = [f"{GROUP}/egresstunnel"]
+THEIRS = [
+    of("Namespace", SHOP),
+    of("ConfigMap", "egressgateway", SYSTEM, data={"conf.yml": FEATURE.replace("port: 7789", "port: 4790")}),
+    *PROGRAMS,
+    gateway_document("office", ippools=POOLS, nodeSelector=SELECTOR),
+    policy_document("web", SHOP),
+    policy_document("free", SHOP, egressIP={"allocatorPolicy": "rr"}),
+    policy_document("all", destSubnet=["198.51.100.0/24"]),
+    of("EgressClusterInfo", "default", api=API, spec={"extraCidr": ["10.99.0.0/16"]}),
+    of("EgressTunnel", "node-1", api=API, metadata={"finalizers": FINALIZERS}, spec={}),
+    of(
+        "EgressEndpointSlice",
+        "web-abcde",
+        SHOP,
+        api=API,
+        metadata={"labels": {"spidernet.io/policy-name": "web"}},
+        endpoints=[{"ns": SHOP, "pod": "web-1", "ipv4": ["10.0.0.1"], "node": "node-1"}],
+    ),
+]
+STATUSES: dict[tuple[str, ...], Document] = {
+    ("egresspolicy", "web", f"--namespace={SHOP}"): {"eip": {"ipv4": "203.0.113.4"}, "node": "node-1"},
+    ("egresspolicy", "free", f"--namespace={SHOP}"): {"eip": {"ipv4": TODAY}, "node": "node-1"},
+    ("egressclusterpolicy", "all"): {"eip": {"ipv4": "203.0.113.4"}, "node": "node-1"},
+    # That of a cluster's policy has no namespace.
+    ("egressgateway", "office"): {
+        "nodeList": [{"name": "node-1", "status": "Ready", "eips": [{"ipv4": TODAY, "policies": [{"name": "all"}]}]}]
+    },
+}
+
+
+@pytest.fixture
+def taken_over(scene: Scene) -> Iterator[ControlPlane]:
+    """With egressgateway's kinds in place of the chart's, and objects of them."""
+    plane = scene.plane
+    names = [f"crd/{definition['metadata']['name']}" for definition in DEFINITIONS]
+    plane.kubectl("delete", "--ignore-not-found", *names)
+    plane.kubectl("create", "--filename=-", stdin=yaml.safe_dump_all(DEFINITIONS))
+    plane.kubectl("wait", "--for=condition=Established", "--timeout=180s", *names)
+    try:
+        plane.kubectl("create", "--filename=-", stdin=yaml.safe_dump_all(THEIRS))
+        for words, status in STATUSES.items():
+            patch = json.dumps({"status": status})
+            plane.kubectl("patch", *words, "--subresource=status", "--type=merge", f"--patch={patch}")
+        yield plane
+    finally:
+        for kind in ("egressgateway", "egresstunnel"):
+            for name in plane.kubectl("get", kind, "--output=name").split():
+                plane.kubectl("patch", name, "--type=merge", '--patch={"metadata": {"finalizers": []}}')
+        plane.kubectl("delete", "--ignore-not-found", "--wait=false", "--filename=-", stdin=yaml.safe_dump_all(THEIRS))
+        plane.kubectl("delete", "--ignore-not-found", *names)
+        apply_kinds(plane)
+
+
+def test_a_cluster_of_egressgateway(scene: Scene, taken_over: ControlPlane) -> None:
+    """What the check says to do is done, in the order of docs/upgrade.md."""
+
+    def findings(*severities: str) -> dict[str, list[Document]]:
+        found: dict[str, list[Document]] = {}
+        answer = scene.check("-o", "json")
+        assert answer.stderr == ""
+        for finding in json.loads(answer.stdout)["findings"]:
+            if finding["severity"] in severities:
+                found.setdefault(finding["subject"], []).append(finding)
+        return found
+
+    def mended() -> set[str]:
+        return set(findings("must-mend")) - {f"Pod {APPS}/lost"}
+
+    kubectl = taken_over.kubectl
+    assert mended() == {"EgressGateway office"}
+    document = json.loads(scene.check("-o", "json").stdout)
+    assert document["values"]["eip"] == {
+        "enabled": True,
+        "egressPolicies": True,
+        "tunnelPort": 4790,
+        "announcedInterfacesToExclude": ["^cali.*", "br-*"],
+        "clusterCIDR": ["10.99.0.0/16"],
+    }
+    render(document["values"])
+    changed = findings("changes")
+    assert {f"EgressPolicy {SHOP}/free", "EgressTunnel node-1", f"EgressEndpointSlice {SHOP}/web-abcde"} <= set(changed)
+    assert f"EgressPolicy {SHOP}/web" not in changed
+    assert "EgressClusterPolicy all" not in changed
+
+    kinds = "egressgateways,egresspolicies,egressclusterpolicies"
+    backup = kubectl("get", kinds, "--all-namespaces", "--output=yaml")
+    converted = scene.migrator("convert", "--pin", "-f", "-", stdin=backup)
+    assert (converted.returncode, converted.stderr) == (0, "")
+
+    for each in PROGRAMS:
+        kubectl("delete", each["kind"], each["metadata"]["name"], f"--namespace={SYSTEM}")
+    leftovers = {"EgressGateway office", "EgressTunnel node-1", f"EgressEndpointSlice {SHOP}/web-abcde"}
+    assert {subject for subject in mended() if not subject.startswith("CustomResourceDefinitions")} == leftovers
+    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=converted.stdout)
+    kubectl(
+        *("patch", "egressgateway", "office", "--subresource", "status", "--type", "merge"),
+        *("--patch", '{"status": null}'),
+    )
+    kubectl("patch", "egressgateway", "office", "--type=merge", '--patch={"metadata": {"finalizers": []}}')
+    kubectl("patch", "egresstunnel", "node-1", "--type=merge", '--patch={"metadata": {"finalizers": []}}')
+    kubectl("delete", "egresstunnels", "--all")
+    kubectl("delete", "egressendpointslices", "--all", "--all-namespaces")
+    kubectl("delete", "customresourcedefinition", f"egressclusterendpointslices.{GROUP}")
+    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CHART / 'crds'}")
+
+    # Whether the chart has a definition of EgressClusterInfo or not.
+    assert mended() <= {f"CustomResourceDefinitions egressclusterinfos.{GROUP}"}
+    gateway = json.loads(kubectl("get", "egressgateway", "office", "--output=json"))
+    assert gateway["spec"]["ippools"] == POOLS
+    assert (gateway["spec"]["failPolicy"], gateway["spec"]["nodeSelector"]["policy"]) == ("Closed", "AverageSelection")
+    assert "status" not in gateway
+    assert "finalizers" not in gateway["metadata"]
+    free = json.loads(kubectl("get", "egp", "free", f"--namespace={SHOP}", "--output=json"))
+    assert free["spec"]["egressIP"] == {"allocatorPolicy": "rr", "useNodeIP": False, "ipv4": TODAY}

@@ -126,9 +126,11 @@ def _respell(document: Document) -> Document:
 
 
 def _respell_gateway(spec: Document) -> None:
-    """A policy of nodes has no meaning there, and the default here is what is done there."""
+    """A policy of nodes has no meaning there, and the default here is what is done there. It is written, as applying a
+    manifest without the field need not remove it.
+    """
     if spec["nodeSelector"].get("policy") not in {*NodePolicy, None}:
-        del spec["nodeSelector"]["policy"]
+        spec["nodeSelector"]["policy"] = str(NodePolicy.AVERAGE)
 
 
 def _respell_policy(spec: Document) -> None:
@@ -136,8 +138,8 @@ def _respell_policy(spec: Document) -> None:
     if address.get("allocatorPolicy") not in {*AllocatorPolicy, None}:
         address["allocatorPolicy"] = str(AllocatorPolicy.DEFAULT)
     applied = spec["appliedTo"]
-    if applied.get("podSelector") is not None:
-        applied.pop("podSubnet", None)  # of no effect there
+    if applied.get("podSelector") is not None and "podSubnet" in applied:
+        applied["podSubnet"] = []  # of no effect there; written for the same reason
     for owner, name in ((spec, "destSubnet"), (applied, "podSubnet")):
         if texts := owner.get(name):
             owner[name] = list(dict.fromkeys(texts))

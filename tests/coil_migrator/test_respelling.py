@@ -87,7 +87,12 @@ def test_what_is_not_is_written_in_another_way() -> None:
         "apiVersion": API,
         "kind": "EgressGateway",
         "metadata": {"name": "odd", "finalizers": ["mine.example/kept"], "annotations": {"on": "1e3"}},
-        "spec": {"nodeSelector": {"selector": {"matchLabels": {"kubernetes.io/os": "linux"}}}},
+        "spec": {
+            "nodeSelector": {
+                "policy": "AverageSelection",
+                "selector": {"matchLabels": {"kubernetes.io/os": "linux"}},
+            }
+        },
     }
     assert convert(text) == text
 
@@ -103,7 +108,7 @@ def a_policy(**spec: Any) -> dict[str, Any]:
     [
         (
             {"appliedTo": {"podSelector": {"matchLabels": {"a": "b"}}, "podSubnet": ["172.29.16.0/24"]}},
-            {"appliedTo": {"podSelector": {"matchLabels": {"a": "b"}}}},
+            {"appliedTo": {"podSelector": {"matchLabels": {"a": "b"}}, "podSubnet": []}},
         ),
         (
             {"appliedTo": {"podSubnet": ["10.10.0.0/16", "10.10.0.0/16"]}},

@@ -1,5 +1,6 @@
 """What a check reads of a cluster, and nothing else: lists, and no Secret."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -32,7 +33,7 @@ from coil.crd.names import EIP_GROUP, EIP_VERSION, LABEL_APP_NAME
 from coil.crd.resource import HasMetadata, Resource
 from coil.egress.client_pod import FINAL_PHASES
 from coil.kube.client import KubeClient
-from coil.kube.errors import NotFoundError
+from coil.kube.errors import NotFoundError, NotServedError, UnavailableError
 from coil_migrator.check.egressgateway_object import Untyped
 from coil_migrator.v1_install import CLUSTER_ROLES, Thing
 from coil_migrator.workload import DAEMON_SETS, DEPLOYMENTS, PodSpec, Workload
@@ -136,6 +137,10 @@ VALIDATING_WEBHOOKS: Resource[Thing] = Resource(
     type=Thing,
 )
 
+ATTEMPTS: Final = 5
+LONGEST_PAUSE: Final = 5.0
+"""Seconds between two of them."""
+
 NETCONF: Final = "CNI_NETCONF"
 """The installer's variable with the network configuration."""
 NAMED_KINDS: tuple[Resource[Any], ...] = (
@@ -185,10 +190,19 @@ async def read_cluster(client: KubeClient, *, namespaces: Sequence[str]) -> Clus
     async def listed(
         resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
     ) -> tuple[T, ...]:
-        try:
-            return tuple(await client.list(resource, namespace=namespace, labels=labels, fields=fields))
-        except NotFoundError:
-            return ()
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return tuple(await client.list(resource, namespace=namespace, labels=labels, fields=fields))
+            except (NotFoundError, NotServedError):
+                if not resource.group:  # that is no API server
+                    raise
+                return ()
+            except UnavailableError as error:
+                # A kind that was just defined: the API server says when to come again.
+                if error.retry_after is None or attempt == ATTEMPTS:
+                    raise
+                await asyncio.sleep(min(error.retry_after, LONGEST_PAUSE))
+        raise AssertionError("the last attempt ends")
 
     workloads: list[tuple[str, Workload]] = []
     for resource, namespace in product((DAEMON_SETS, DEPLOYMENTS), namespaces):
