@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway, NodePolicy
+from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import AllocatorPolicy
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.eip_validation import validate_gateway, validate_policy
@@ -53,8 +53,8 @@ class _ObjectError(Exception):
 
 
 def convert_manifests(manifests: Sequence[Manifest], cluster: Cluster | None = None) -> str:
-    """The stream of documents. With `cluster`, addresses that gateways and policies have there and would not keep are
-    written into them. Raises ConversionError, and ManifestError for an object that is none of its kind.
+    """The stream of documents. With `cluster`, addresses that gateways and policies have there, and to which nothing in
+    them leads, are written into them. Raises ConversionError, and ManifestError for an object that is none of its kind.
     """
     converted = _convert_all(manifests, _respell)
     if cluster is not None:
@@ -116,21 +116,11 @@ def _respell(document: Document) -> Document:
         del metadata[name]
     if GATEWAY_FINALIZER in (finalizers := metadata.get("finalizers") or ()):
         metadata["finalizers"] = [each for each in finalizers if each != GATEWAY_FINALIZER]
-    if document["kind"] == EGRESS_GATEWAYS.kind:
-        _respell_gateway(document["spec"])
-    else:
+    if document["kind"] != EGRESS_GATEWAYS.kind:
         _respell_policy(document["spec"])
     if errors := _read(document):
         raise _ObjectError(f"{_subject(document)}: {render_errors(errors)}")
     return document
-
-
-def _respell_gateway(spec: Document) -> None:
-    """A policy of nodes has no meaning there, and the default here is what is done there. It is written, as applying a
-    manifest without the field need not remove it.
-    """
-    if spec["nodeSelector"].get("policy") not in {*NodePolicy, None}:
-        spec["nodeSelector"]["policy"] = str(NodePolicy.AVERAGE)
 
 
 def _respell_policy(spec: Document) -> None:
@@ -139,7 +129,8 @@ def _respell_policy(spec: Document) -> None:
         address["allocatorPolicy"] = str(AllocatorPolicy.DEFAULT)
     applied = spec["appliedTo"]
     if applied.get("podSelector") is not None and "podSubnet" in applied:
-        applied["podSubnet"] = []  # of no effect there; written for the same reason
+        # Of no effect there. It is written, as applying a manifest without the field need not remove it.
+        applied["podSubnet"] = []
     for owner, name in ((spec, "destSubnet"), (applied, "podSubnet")):
         if texts := owner.get(name):
             owner[name] = list(dict.fromkeys(texts))
@@ -191,13 +182,9 @@ def _pin_gateway(document: Document, gateways: Mapping[str, EgressGateway]) -> D
 def _pin_policy(document: Document, judged: Mapping[str, JudgedPolicy]) -> Document:
     """With the address that it has."""
     subject = _subject(document)
-    today = judged[subject].changing_eip if subject in judged else None
+    today = judged[subject].unwritten_eip if subject in judged else None
     if today is None:
         return document
-    if len(judged[subject].claims) > 1:
-        raise _ObjectError(
-            f"{subject}: has {today} in several namespaces, which only the gateway's default EIP can be for all of them"
-        )
     parts = {"ipv4": today.ipv4, "ipv6": today.ipv6}
     address = {name: str(part) for name, part in parts.items() if part is not None}
     spec = document["spec"]
@@ -207,6 +194,6 @@ def _pin_policy(document: Document, judged: Mapping[str, JudgedPolicy]) -> Docum
 def _confirm_pin(document: Document, before: Mapping[str, JudgedPolicy], after: Mapping[str, JudgedPolicy]) -> Document:
     """The address that was written must be one that the policy gets."""
     subject = _subject(document)
-    if subject in before and before[subject].changing_eip is not None and (refused := list(after[subject].refusals)):
-        raise _ObjectError(f"{subject}: cannot keep {before[subject].changing_eip}: {refused[0]}")
+    if subject in before and before[subject].unwritten_eip is not None and (refused := list(after[subject].refusals)):
+        raise _ObjectError(f"{subject}: cannot keep {before[subject].unwritten_eip}: {refused[0]}")
     return document

@@ -117,7 +117,8 @@ class ConvertSettings(ClusterSettings):
         "false",
         parse=parse_boolean,
         group=Group.MIGRATION,
-        help="ask the API server which addresses gateways and policies have today, and write those that would change",
+        help="ask the API server which addresses gateways and policies have, and write those to which nothing in them "
+        "leads",
     )
 
     def __post_init__(self) -> None:

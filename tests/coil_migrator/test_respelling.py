@@ -1,6 +1,5 @@
 """Manifests in the shapes that people have for egressgateway 0.6, and what is made of them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,7 +88,7 @@ def test_what_is_not_is_written_in_another_way() -> None:
         "metadata": {"name": "odd", "finalizers": ["mine.example/kept"], "annotations": {"on": "1e3"}},
         "spec": {
             "nodeSelector": {
-                "policy": "AverageSelection",
+                "policy": "doing",
                 "selector": {"matchLabels": {"kubernetes.io/os": "linux"}},
             }
         },
@@ -205,18 +204,14 @@ def test_addresses_that_would_change_are_pinned() -> None:
 
 def test_an_address_that_the_policy_would_not_get_is_not_pinned() -> None:
     stranger = policy("x", "bank", egressIP={"ipv4": "203.0.113.6"})
+    own = {**OFFICE, "spec": {**OFFICE["spec"], "sharing": "Namespace"}}
     with pytest.raises(ConversionError, match=r"EgressPolicy shop/a: cannot keep 203.0.113.6: .* another namespace"):
-        convert(
-            yaml.safe_dump(FREE), running(policy("a", "shop", today="203.0.113.6", created=2, egressIP=RR), stranger)
-        )
+        convert(yaml.safe_dump_all([own, FREE]), running(TODAY, stranger))
 
 
-def test_one_address_cannot_be_pinned_for_several_namespaces() -> None:
+def test_the_address_of_a_cluster_policy_is_pinned_too() -> None:
     wide = named("w", "EgressClusterPolicy", egressGatewayName="office", egressIP=RR, appliedTo=APPLIED)
-    cluster = running(policy("w", today="203.0.113.6", egressIP=RR))
-    with pytest.raises(ConversionError, match=r"EgressClusterPolicy w: has 203.0.113.6 in several namespaces"):
-        convert(yaml.safe_dump(wide), cluster)
-    [converted] = documents(convert(yaml.safe_dump(wide), replace(cluster, namespaces=(namespace("shop"),))))
+    [converted] = documents(convert(yaml.safe_dump(wide), running(policy("w", today="203.0.113.6", egressIP=RR))))
     assert converted["spec"]["egressIP"] == {**RR, "ipv4": "203.0.113.6"}
 
 

@@ -24,12 +24,13 @@ from coil.crd.builtin import (
     ServiceCidr,
 )
 from coil.crd.egress import EGRESSES, Egress
+from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.meta import ObjectMeta, Struct
-from coil.crd.names import EIP_GROUP, EIP_VERSION, LABEL_APP_NAME
+from coil.crd.names import LABEL_APP_NAME
 from coil.crd.resource import HasMetadata, Resource
 from coil.egress.client_pod import FINAL_PHASES
 from coil.kube.client import KubeClient
@@ -107,9 +108,6 @@ DEFINITIONS: Resource[Definition] = Resource(
     *("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
     namespaced=False,
     type=Definition,
-)
-CLUSTER_INFOS: Resource[Untyped] = Resource(
-    EIP_GROUP, EIP_VERSION, "egressclusterinfos", "EgressClusterInfo", namespaced=False, type=Untyped
 )
 FORMER_SLICE_LABEL: Final = "spidernet.io/policy-name"
 """On egressgateway's EgressEndpointSlices; those of these programs have another."""
@@ -229,7 +227,7 @@ async def read_cluster(client: KubeClient, *, namespaces: Sequence[str]) -> Clus
             *await listed(untyped(EGRESS_POLICIES)),
             *await listed(untyped(EGRESS_CLUSTER_POLICIES)),
         ),
-        cluster_infos=await listed(CLUSTER_INFOS),
+        cluster_infos=await listed(untyped(EGRESS_CLUSTER_INFOS)),
         tunnels=tuple(each.metadata for each in await listed(untyped(EGRESS_TUNNELS))),
         former_slices=tuple(
             each.metadata for each in await listed(untyped(EGRESS_ENDPOINT_SLICES), labels=FORMER_SLICE_LABEL)

@@ -104,13 +104,11 @@ def _check_rules(
 
 def _check_spelling(subject: str, gateway: EgressGateway) -> Iterator[Finding]:
     policy = gateway.spec.node_selector.policy
-    if policy not in {*NodePolicy}:
+    if policy not in {*NodePolicy, ""}:
         yield Finding(
-            severity=Severity.MUST_MEND,
+            severity=Severity.NOTE,
             subject=subject,
-            message=f"spec.nodeSelector.policy {policy!r} has no meaning there, and is refused here, as is every "
-            f"change of such a gateway's status: it may be {', '.join(NodePolicy)}",
-            remedy=CONVERT,
+            message=f"spec.nodeSelector.policy {policy!r} has no meaning, there or here, and counts as the default",
         )
 
 
@@ -125,8 +123,8 @@ def _check_addresses(subject: str, gateway: EgressGateway) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.CHANGES,
             subject=subject,
-            message=f"has no {' and no '.join(missing)}: there, one is drawn when it is stored, for all policies with "
-            "the allocatorPolicy default; here, each of these policies gets an address of its own, or shares one",
+            message=f"has no {' and no '.join(missing)}: there, an address is drawn when it is stored; here, the first "
+            "one of the pool is meant",
             remedy=f"write {' and '.join(missing)} into spec.ippools, or use coil-migrator convert --pin",
         )
     networks = [text for text in (*pools.ipv4, *pools.ipv6) if "/" in text]

@@ -16,7 +16,6 @@ from coil_migrator.check.egressgateway_object import Undecodable, decode_policy,
 from coil_migrator.check.finding import Finding, Severity
 from coil_migrator.check.policy_judgement import JudgedPolicy, judge_policies
 
-RIGHT: Final = "which takes the right to use egressgatewaypolicies/podsubnet"
 SYSTEM: Final = "kube-system"
 SHOWN: Final = 3
 
@@ -97,10 +96,9 @@ def _check_meaning(judged: JudgedPolicy, taken: Taken) -> Iterator[Finding]:
     spec = judged.source.spec
     if spec.applied_to.pod_subnet and spec.applied_to.pod_selector is None:
         yield Finding(
-            severity=Severity.CHANGES,
+            severity=Severity.NOTE,
             subject=judged.subject,
-            message=f"spec.appliedTo.podSubnet has no effect there; here, it selects pods of all namespaces, {RIGHT}",
-            remedy="delete the policy if nothing is to change",
+            message="spec.appliedTo.podSubnet selects no pods, there or here; that of an EgressGatewayPolicy does",
         )
     if spec.priority:
         yield Finding(
@@ -109,12 +107,14 @@ def _check_meaning(judged: JudgedPolicy, taken: Taken) -> Iterator[Finding]:
             message=f"spec.priority {spec.priority} has no effect there; here, of policies for the same packet the one "
             "with the highest counts, then the first by namespace and name",
         )
-    inner = [f"{text} ({owner})" for text, owner in find_inner_destinations(spec.dest_subnet, taken)]
+    inner = [f"{text} of {owner}" for text, owner in find_inner_destinations(spec.dest_subnet, taken)]
     if inner:
         yield Finding(
-            severity=Severity.CHANGES,
+            severity=Severity.MUST_MEND,
             subject=judged.subject,
-            message=f"spec.destSubnet names addresses of the cluster, {RIGHT}: {render_names(inner, shown=SHOWN)}",
+            message=f"it would be refused: spec.destSubnet names addresses of the cluster, which takes an "
+            f"EgressGatewayPolicy and a right of its author: {render_names(inner, shown=SHOWN)}",
+            remedy="write an EgressGatewayPolicy for these: see docs/eip-gateway.md, Rights of tenants",
         )
 
 
@@ -145,19 +145,12 @@ def _check_pods(judged: JudgedPolicy, pods: Iterable[ClientPod]) -> Iterator[Fin
 
 
 def _check_address(judged: JudgedPolicy) -> Iterator[Finding]:
-    places = len(judged.claims)
-    if places > 1 and any(claim.asked is None and not claim.use_node_ip for claim in judged.claims):
+    today = judged.unwritten_eip
+    if today is not None and not judged.keeps_eip:
         yield Finding(
             severity=Severity.CHANGES,
             subject=judged.subject,
-            message=f"gets an address in each of {places} namespaces; there, it has one",
-            remedy="one address for all of them is the gateway's default EIP, with the allocatorPolicy default",
-        )
-    elif (today := judged.changing_eip) is not None:
-        yield Finding(
-            severity=Severity.CHANGES,
-            subject=judged.subject,
-            message=f"has {today} today, which nothing in its spec says; here, it may get another",
-            remedy="write it into spec.egressIP before egressgateway's kinds are replaced, or use "
+            message=f"has {today} today, to which neither its spec nor the gateway's status leads; it may get another",
+            remedy="write it into spec.egressIP before the chart's definitions are applied, or use "
             "coil-migrator convert --pin",
         )

@@ -4,14 +4,16 @@ What belongs to the order of docs/upgrade.md is a change while its programs are 
 gone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS
+from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.eip_schema import eip_definitions
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import EIP_GROUP, LABEL_APP_COMPONENT
 from coil.crd.validation import render_names
-from coil_migrator.check.cluster import CLUSTER_INFOS, Cluster, is_egressgateway
+from coil_migrator.check.cluster import FORMER_SLICE_LABEL, Cluster, is_egressgateway
 from coil_migrator.check.finding import Finding, Severity
 from coil_migrator.check.programs import is_ours
 from coil_migrator.workload import Workload
@@ -25,13 +27,13 @@ _AGENT: Final = "egressgateway-agent"
 _OUR_AGENT: Final = "egress-agent-node"
 _WEBHOOKS: Final = "egressgateway-controller"
 _UNUSED: Final = f"egressclusterendpointslices.{EIP_GROUP}"
-_OURS: Final = {
+_OURS: Final[Mapping[str, str]] = {
     definition["metadata"]["name"]: definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"]
     for definition in eip_definitions()
 }
 """What the definitions of the chart say of themselves, by name."""
 _BY_VALUE: Final = frozenset(
-    f"{plural}.{EIP_GROUP}" for plural in ("egresspolicies", "egressclusterpolicies", CLUSTER_INFOS.plural)
+    f"{resource.plural}.{EIP_GROUP}" for resource in (EGRESS_POLICIES, EGRESS_CLUSTER_POLICIES, EGRESS_CLUSTER_INFOS)
 )
 """Kinds that are served with eip.egressPolicies."""
 
@@ -109,9 +111,8 @@ def _check_webhooks(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _check_definitions(cluster: Cluster) -> Iterator[Finding]:
-    shared = {*_OURS, *_BY_VALUE}
     former = sorted(
-        name for name, description in cluster.definitions.items() if name in shared and description != _OURS.get(name)
+        name for name, description in cluster.definitions.items() if description != _OURS.get(name, description)
     )
     if former:
         yield Finding(
@@ -146,10 +147,11 @@ def _check_tunnels(cluster: Cluster) -> Iterator[Finding]:
 def _check_slices(cluster: Cluster) -> Iterator[Finding]:
     if cluster.former_slices:
         yield Finding(
-            severity=leftover_severity(cluster),
+            severity=Severity.CHANGES,
             subject=_subject("EgressEndpointSlice", cluster.former_slices),
-            message="has the fields of egressgateway, with which none can be read; they are written again",
-            remedy="when egressgateway has ended: kubectl delete egressendpointslices --all --all-namespaces",
+            message="has the fields of egressgateway, and is read as an empty one",
+            remedy="when egressgateway has ended: "
+            f"kubectl delete egressendpointslices --all-namespaces --selector {FORMER_SLICE_LABEL}",
         )
 
 

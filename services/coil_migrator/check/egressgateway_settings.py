@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any, Final
 
+from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS
 from coil.eip.gateway_lease import LONGEST_FENCE
 from coil.runtime.flag import parse_integer, parse_patterns
-from coil_migrator.check.cluster import CLUSTER_INFOS, Cluster, configurations_of
+from coil_migrator.check.cluster import Cluster, configurations_of
 from coil_migrator.check.egressgateway_object import Untyped
 from coil_migrator.check.finding import Finding, Severity
 from coil_migrator.manifest_reader import ManifestError, parse_manifests
@@ -200,7 +201,7 @@ def _check_failover(subject: str, value: Values) -> Iterator[Finding]:
 
 
 def _check_info(info: Untyped) -> Iterator[Finding]:
-    subject = f"{CLUSTER_INFOS.kind} {info.metadata.name}"
+    subject = f"{EGRESS_CLUSTER_INFOS.kind} {info.metadata.name}"
     spec = info.spec if isinstance(info.spec, dict) else {}
     detect = spec.get("autoDetect")
     if isinstance(detect, dict):

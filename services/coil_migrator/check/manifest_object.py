@@ -9,11 +9,12 @@ import msgspec
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import CONFIG_MAPS, NAMESPACES, ConfigMap, Namespace
 from coil.crd.egress import EGRESSES, Egress
+from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import HasMetadata, Resource, object_key
-from coil_migrator.check.cluster import CLUSTER_INFOS, Cluster
+from coil_migrator.check.cluster import Cluster
 from coil_migrator.check.egressgateway_object import Untyped
 from coil_migrator.manifest_reader import Manifest, ManifestError, objects_in
 from coil_migrator.workload import DAEMON_SETS, DEPLOYMENTS, Workload
@@ -106,7 +107,7 @@ _KINDS: Final[dict[tuple[Any, Any], Callable[[Cluster, dict[str, Any]], Cluster]
     _name(EGRESS_GATEWAYS): _add_gateway,
     _name(EGRESS_POLICIES): _add_policy,
     _name(EGRESS_CLUSTER_POLICIES): _add_policy,
-    _name(CLUSTER_INFOS): _add_cluster_info,
+    _name(EGRESS_CLUSTER_INFOS): _add_cluster_info,
     _name(DAEMON_SETS): _add_workload,
     _name(DEPLOYMENTS): _add_workload,
     _name(CONFIG_MAPS): _add_config_map,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coil.crd.egress_gateway import EgressGateway
+from coil.crd.egress_gateway import EgressGateway, PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES, EgressPolicy
 from coil.crd.eip_conflict import validate_offered, validate_untaken
@@ -17,10 +17,11 @@ from coil.crd.eip_limit import NamespaceLimits, find_excess
 from coil.crd.eip_validation import validate_policy
 from coil.crd.names import NodeName
 from coil.crd.resource import object_key
-from coil.crd.validation import render_errors
+from coil.crd.validation import FieldError, render_errors
 from coil.eip.address_range import RangeError
 from coil.eip.claim import Candidate, Claim, Eip, parse_claim, parse_eip, policy_ref
 from coil.eip.gateway_choice import NoGateway, choose_gateway
+from coil.eip.gateway_status import former_of
 from coil.eip.placement import parse_rules, place
 from coil.eip.policy_mirror import Source
 from coil_migrator.check.cluster import Cluster
@@ -41,7 +42,7 @@ POLICIES_PER_GATEWAY: Final = 2000
 class JudgedPolicy:
     """A policy, and what would stand for it. `claims` are those of the mirrors that have a gateway and pass admission;
     `refusals` the namespaces in which it would not be served, by reason; `waits` says why it has no gateway, there or
-    here.
+    here. `keeps_eip`: the gateway's status leads to the address that it has, whatever the spec says.
     """
 
     source: Source
@@ -49,6 +50,7 @@ class JudgedPolicy:
     refusals: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     claims: list[Claim] = field(default_factory=list)
     waits: str = ""
+    keeps_eip: bool = False
 
     @property
     def subject(self) -> str:
@@ -60,13 +62,18 @@ class JudgedPolicy:
         return not self.source.status.conditions
 
     @property
-    def changing_eip(self) -> Eip | None:
-        """The address that it has today and that nothing in its spec leads to, if it is not the node's own."""
+    def eip(self) -> Eip | None:
+        """The address that it has today."""
         eip = self.source.status.eip
         try:
-            today = parse_eip(eip.ipv4, eip.ipv6)
+            return parse_eip(eip.ipv4, eip.ipv6)
         except ValueError:
             return None
+
+    @property
+    def unwritten_eip(self) -> Eip | None:
+        """The address that it has today, if its spec does not lead to it."""
+        today = self.eip
         asking = [claim for claim in self.claims if not claim.use_node_ip]
         return today if any(claim.asked != today for claim in asking) else None
 
@@ -110,7 +117,7 @@ def judge_policies(cluster: Cluster, sources: Iterable[Source]) -> tuple[JudgedP
             owner.refuse(mirror, "the namespace would exceed eip.limits")
         elif isinstance(chosen, NoGateway):
             owner.waits = chosen.message
-        elif errors := [*validate_offered(mirror, chosen), *validate_untaken(mirror, admitted)]:
+        elif errors := _compare(mirror, chosen, admitted):
             owner.refuse(mirror, render_errors(errors))
         else:
             admitted.append(mirror)
@@ -120,6 +127,15 @@ def judge_policies(cluster: Cluster, sources: Iterable[Source]) -> tuple[JudgedP
     return judged
 
 
+def _compare(
+    mirror: EgressGatewayPolicy, gateway: EgressGateway, others: Iterable[EgressGatewayPolicy]
+) -> list[FieldError]:
+    return [
+        *validate_offered(mirror, gateway),
+        *validate_untaken(mirror, others, is_shared=gateway.spec.is_shared),
+    ]
+
+
 def _place(gateway: EgressGateway, mirrors: Iterable[EgressGatewayPolicy], owners: Mapping[str, JudgedPolicy]) -> None:
     try:
         rules = parse_rules(gateway.spec)
@@ -127,12 +143,13 @@ def _place(gateway: EgressGateway, mirrors: Iterable[EgressGatewayPolicy], owner
         return
     by_ref = {policy_ref(mirror): mirror for mirror in mirrors}
     claims = {ref: parse_claim(mirror, rules.default_eip) for ref, mirror in by_ref.items()}
+    former = former_of(gateway, ())
     placement = place(
         rules,
         # Whose addresses they are does not depend on nodes.
         candidates=[Candidate(node=NodeName("node"), ready=True)],
         claims=[claim for claim in claims.values() if isinstance(claim, Claim)],
-        former=(),
+        former=former,
         limit=POLICIES_PER_GATEWAY,
         random=lambda: 0.0,
     )
@@ -141,6 +158,12 @@ def _place(gateway: EgressGateway, mirrors: Iterable[EgressGatewayPolicy], owner
     for ref, claim in claims.items():
         if isinstance(claim, Claim):
             owners[object_key(by_ref[ref].metadata)].claims.append(claim)
+    held = {placed.policy for placed in former}
+    for placed in placement.placed:
+        owner = owners[object_key(by_ref[placed.policy].metadata)]
+        # Egressgateway writes an EgressClusterPolicy without a namespace.
+        known = placed.policy in held or PolicyRef(name=owner.source.metadata.name) in held
+        owner.keeps_eip |= known and placed.eip == owner.eip
 
 
 def _age(policy: EgressGatewayPolicy) -> tuple[str, str]:

@@ -93,7 +93,7 @@ def leftovers() -> dict[str, Any]:
         "named": {"MutatingWebhookConfiguration": webhook, "ServiceAccount": webhook},
         "tunnels": (ObjectMeta(name="n1", finalizers=(f"{GROUP}/egresstunnel",)), ObjectMeta(name="n2")),
         "former_slices": (ObjectMeta(name="a-1", namespace="shop"), ObjectMeta(name="a-2", namespace="shop")),
-        "gateways": (gateway(status={"nodeList": [{"name": "n1", "eips": [{"policies": [{"name": "all"}]}]}]}),),
+        "gateways": (gateway(status={"nodeList": [{"name": 5}]}),),
     }
 
 
@@ -101,11 +101,11 @@ def test_what_it_leaves_behind_must_be_mended_once_it_has_ended() -> None:
     subjects = {
         "MutatingWebhookConfiguration egressgateway-controller",
         "EgressTunnel n1",
-        "EgressEndpointSlices shop/a-1, shop/a-2",
         "EgressGateway office",
     }
+    slices = "EgressEndpointSlices shop/a-1, shop/a-2"
     running, ended = cluster(**leftovers()), cluster(workloads=(), **leftovers())
-    assert subjects <= {finding.subject for finding in check(running) if finding.severity is Severity.CHANGES}
+    assert {*subjects, slices} <= {each.subject for each in check(running) if each.severity is Severity.CHANGES}
     assert exit_code(check(running)) == 3
     mended = {finding.subject for finding in check(ended) if finding.severity is Severity.MUST_MEND}
     assert {subject.partition(" ")[0] for subject in mended - subjects} == {"CustomResourceDefinitions"}
@@ -225,10 +225,6 @@ def test_a_gateway_as_it_is_stored_fails_closed_and_keeps_its_finalizer() -> Non
         ({"ippools": {"ipv4": ["198.51.100.1-198.51.100.3"]}}, "of the gateway 'other'"),
         ({"clusterDefault": True}, "true for one gateway only, and is for 'other'"),
         ({"nodeSelector": {"selector": {}}}, "spec.nodeSelector.selector: must not be empty"),
-        (
-            {"nodeSelector": {"policy": "doing", "selector": {"matchLabels": {"a": "b"}}}},
-            "policy 'doing' has no meaning",
-        ),
         ({"ippools": {"ipv4": "203.0.113.9"}}, "cannot be read: Expected `array`"),
     ],
 )
@@ -248,7 +244,10 @@ def test_gateways_that_mean_something_else() -> None:
     messages = of(cluster(gateways=(gateway(ippools=pools),)), "EgressGateway office", Severity.CHANGES)
     assert any("has no ipv4DefaultEIP and no ipv6DefaultEIP" in message for message in messages)
     assert any(message.startswith("of 203.0.113.0/28, every address") for message in messages)
-    assert not any("drops" in message or "only: what the pods" in message for message in messages)
+    assert not any("only: what the pods" in message for message in messages)
+    selector = {"policy": "doing", "selector": {"matchLabels": {"egress": "true"}}}
+    [message] = of(cluster(gateways=(gateway(nodeSelector=selector),)), "EgressGateway office", Severity.NOTE)
+    assert message.startswith("spec.nodeSelector.policy 'doing' has no meaning")
 
 
 # --- policies
@@ -290,22 +289,27 @@ def test_policies_that_would_be_refused(spec: dict[str, Any], words: str, place:
     assert any(words in message for message in messages), messages
 
 
-def test_an_address_is_one_namespace_s_unless_it_is_the_default_one() -> None:
+@pytest.mark.parametrize(("sharing", "refused"), [({}, 0), ({"sharing": "Namespace"}, 1)])
+def test_an_address_is_for_all_namespaces_unless_the_gateway_says_otherwise(
+    sharing: dict[str, Any], refused: int
+) -> None:
     asked: dict[str, Any] = {"egressIP": {"ipv4": "203.0.113.2"}}
     younger, older = policy("a", "bank", created=2, **asked), policy("b", "shop", created=1, **asked)
-    found = objects(policies=(younger, older, policy("c", "shop", created=3, **asked)))
-    assert of(found, "EgressPolicy bank/a", Severity.MUST_MEND) == [
-        "it would not be served: spec.egressIP.ipv4: is the address of a policy in another namespace; ask for another"
-    ]
+    office = gateway(ippools={"ipv4": ["203.0.113.1-203.0.113.6"], "ipv4DefaultEIP": "203.0.113.4"}, **sharing)
+    found = objects(office, policies=(younger, older, policy("c", "shop", created=3, **asked)))
+    reason = "spec.egressIP.ipv4: is the address of a policy in another namespace; ask for another"
+    messages = of(found, "EgressPolicy bank/a", Severity.MUST_MEND)
+    assert messages == [f"it would not be served: {reason}"] * refused
     assert of(found, "EgressPolicy shop/b") == of(found, "EgressPolicy shop/c") == []
 
 
-def test_policies_that_name_the_default_address_and_do_not_share_it() -> None:
-    """Only the placement knows: nobody holds it when the second one is admitted."""
+def test_policies_that_only_the_placement_refuses() -> None:
+    """Nobody holds the default address yet when the second one is admitted."""
     policies = (policy("a", "bank"), policy("b", "shop", created=2, egressIP={"ipv4": "203.0.113.4"}))
-    subjects = [each.subject for each in check(objects(policies=policies)) if each.severity is Severity.MUST_MEND]
-    assert len(subjects) == 1
-    assert subjects[0] in {"EgressPolicy bank/a", "EgressPolicy shop/b"}
+    office = gateway(ippools={"ipv4": ["203.0.113.4"], "ipv4DefaultEIP": "203.0.113.4"}, sharing="Namespace")
+    [finding] = [each for each in check(objects(office, policies=policies)) if each.severity is Severity.MUST_MEND]
+    assert finding.subject == "EgressPolicy shop/b"
+    assert finding.message == "it would not be served: 203.0.113.4 is bound to a policy of another namespace"
 
 
 def test_a_gateway_with_too_few_addresses() -> None:
@@ -317,32 +321,28 @@ def test_a_gateway_with_too_few_addresses() -> None:
 
 
 def test_addresses_of_today_that_nothing_says() -> None:
-    policies = (policy("a", "shop", today="203.0.113.6", **RR), policy("b", "shop", today="203.0.113.5"))
+    policies = (
+        policy("a", "shop", today="203.0.113.6", **RR),
+        policy("b", "shop", today="203.0.113.5"),
+        policy("c", today="203.0.113.3", **RR),
+    )
+    subjects = ("EgressPolicy shop/a", "EgressPolicy shop/b", "EgressClusterPolicy c")
     found = objects(policies=policies)
-    for name, address in (("a", "203.0.113.6"), ("b", "203.0.113.5")):
-        [message] = of(found, f"EgressPolicy shop/{name}")
-        assert message.startswith(f"has {address} today, which nothing in its spec says")
+    for subject, address in zip(subjects, ("203.0.113.6", "203.0.113.5", "203.0.113.3"), strict=True):
+        [message] = of(found, subject)
+        assert message.startswith(f"has {address} today, to which neither its spec nor the gateway's status leads")
 
 
-def test_a_cluster_policy_has_an_address_in_each_namespace() -> None:
-    only_shop = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
-    wide, narrow = policy("wide", today="203.0.113.6", **RR), policy("narrow", today="203.0.113.5", **RR)
-    narrow = replace_spec(narrow, appliedTo={**narrow.spec["appliedTo"], **only_shop})
-    found = objects(policies=(wide, narrow))
-    [message] = of(found, "EgressClusterPolicy wide")
-    assert message == "gets an address in each of 3 namespaces; there, it has one"
-    [message] = of(found, "EgressClusterPolicy narrow")
-    assert message.startswith("has 203.0.113.5 today")
-
-
-def replace_spec(found: Untyped, **spec: Any) -> Untyped:
-    return msgspec.structs.replace(found, spec={**found.spec, **spec})
-
-
-def test_a_fixed_address_of_a_cluster_policy_is_that_of_one_namespace() -> None:
-    found = objects(policies=(policy("all", egressIP={"ipv4": "203.0.113.2"}),))
-    [message] = of(found, "EgressClusterPolicy all", Severity.MUST_MEND)
-    assert message.startswith("it would not be served in kube-system, shop: spec.egressIP.ipv4: is the address of a")
+def test_addresses_that_the_status_of_the_gateway_keeps() -> None:
+    """As egressgateway writes it, an EgressClusterPolicy without a namespace."""
+    policies = (policy("a", "shop", today="203.0.113.6", **RR), policy("c", today="203.0.113.3", **RR))
+    eips = [
+        {"ipv4": "203.0.113.6", "policies": [{"name": "a", "namespace": "shop"}]},
+        {"ipv4": "203.0.113.3", "policies": [{"name": "c"}]},
+    ]
+    office = gateway(status={"nodeList": [{"name": "n1", "status": "Ready", "eips": eips}]})
+    found = objects(office, policies=policies)
+    assert of(found, "EgressPolicy shop/a") == of(found, "EgressClusterPolicy c") == []
 
 
 def test_what_means_something_else() -> None:
@@ -355,9 +355,9 @@ def test_what_means_something_else() -> None:
     found = objects(policies=policies, nodes=(node("n1", "192.168.0.10"),))
     told = {name: of(found, f"EgressPolicy shop/{name}") for name in ("subnet", "first", "inner", "empty")}
     assert [len(messages) for messages in told.values()] == [1, 1, 1, 1]
-    assert "selects pods of all namespaces, which takes the right" in told["subnet"][0]
+    assert "podSubnet selects no pods, there or here" in told["subnet"][0]
     assert "spec.priority 100 has no effect there" in told["first"][0]
-    assert "podsubnet: 192.168.0.10/32 (the Node 'n1')" in told["inner"][0]
+    assert "a right of its author: 192.168.0.10/32 of the Node 'n1'" in told["inner"][0]
     assert "means default there; here, the gateway's ranges.policy" in told["empty"][0]
     served = replace(
         found,
