@@ -111,7 +111,7 @@ def repeated_flag(
     short: str = "",
     group: Group = Group.OTHER,
 ) -> tuple[T, ...]:
-    """A setting with a flag that may be given several times; its values, in this order, are instead of `default`."""
+    """A setting with a flag that may be given several times; its values, in their order, replace `default`."""
     origin = _Origin(
         spelling="--",
         short=short,
@@ -122,7 +122,7 @@ def repeated_flag(
         group=group,
         repeated=True,
     )
-    return cast(tuple[T, ...], dataclasses.field(default=tuple(map(parse, default)), metadata={_METADATA: origin}))
+    return dataclasses.field(default=tuple(map(parse, default)), metadata={_METADATA: origin})
 
 
 def variable(name: str, *, parse: Callable[[str], T], help: str, default: str | None = None) -> T:  # noqa: A002
