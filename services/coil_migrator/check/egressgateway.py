@@ -62,12 +62,12 @@ def _check_programs(cluster: Cluster) -> Iterator[Finding]:
         metadata = workload.metadata
         if is_egressgateway(workload):
             is_agent = metadata.labels.get(LABEL_APP_COMPONENT) == _AGENT
-            left = ". Its rules, sets, routes and egress.vxlan stay on the nodes" if is_agent else ""
+            left = ". What it leaves on a node, the chart's agent removes" if is_agent else ""
             yield Finding(
                 severity=Severity.CHANGES,
                 subject=f"{kind} {metadata.namespace}/{metadata.name}",
                 message=f"a program of egressgateway, which ends before eip.enabled is set{left}",
-                remedy=f"uninstall its release, then clean each node: {ORDER}",
+                remedy=f"uninstall its release: {ORDER}",
             )
         else:
             is_agent = is_ours(metadata) and metadata.labels.get(LABEL_APP_COMPONENT) == _OUR_AGENT
@@ -78,10 +78,10 @@ def _check_programs(cluster: Cluster) -> Iterator[Finding]:
             severity=Severity.MUST_MEND,
             subject=f"DaemonSets {render_names(agents)}",
             message=(
-                "the agents of egressgateway and of the chart run at once: two nodes may answer for one address, and "
-                "both programs write EgressTunnels, marks of packets and the link egress.vxlan"
+                "the agents of egressgateway and of the chart run at once: two nodes may answer for one address, both "
+                "controllers write the same objects, and the chart's agent waits on nodes where the other one runs"
             ),
-            remedy=f"set eip.enabled to false, uninstall egressgateway, clean each node, then set it to true: {ORDER}",
+            remedy=f"set eip.enabled to false, uninstall egressgateway, then set it to true: {ORDER}",
         )
 
 

@@ -84,7 +84,7 @@ def test_the_chart_s_own_kinds_and_programs_are_none_of_egressgateway() -> None:
     both = cluster(workloads=(*cluster().workloads, *ours.workloads))
     [finding] = [finding for finding in check(both) if finding.severity is Severity.MUST_MEND]
     assert finding.subject == "DaemonSets kube-system/egressgateway-agent, kube-system/coil-egress-agent-node"
-    assert finding.remedy.startswith("set eip.enabled to false, uninstall egressgateway, clean each node")
+    assert finding.remedy.startswith("set eip.enabled to false, uninstall egressgateway, then")
 
 
 def leftovers() -> dict[str, Any]:
