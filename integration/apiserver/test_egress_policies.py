@@ -144,8 +144,8 @@ class Site:
         plane.kubectl("label", "namespace", self.shop, self.bank, f"site={self.gateway}")
         version = f"{plane.version.major}.{plane.version.minor}.0"
         documents = render({"eip": EIP_VALUES}, kubernetes=version)
-        self._guards = [document for document in documents if document["metadata"]["name"] == OWN]
-        apply(plane, *self._guards)
+        self.guards = [document for document in documents if document["metadata"]["name"] == OWN]
+        apply(plane, *self.guards)
         apply_cluster_networks(plane)
         self.world.start_replica("--enable-egress-policies", CLUSTER_NETWORKS_FLAG)
         self.apply(GATEWAY)
@@ -173,6 +173,7 @@ class Site:
 
     def close(self) -> None:
         self.plane.kubectl("delete", "egressclusterpolicies", "--all")
+        self.plane.kubectl("delete", "egressclusterinfo", "default", "--ignore-not-found")
         for namespace in (self.shop, self.bank):
             self.plane.kubectl("delete", "egresspolicies", "--all", f"--namespace={namespace}")
             wait_until(lambda where=namespace: not self.mirrors(where), what="the policies go")  # type: ignore[misc]
@@ -248,7 +249,7 @@ def test_a_cluster_policy_has_one_address_in_all_its_namespaces(site: Site) -> N
 
 
 def test_a_tenant_cannot_touch_what_belongs_to_a_cluster_policy(site: Site) -> None:
-    if not site._guards:
+    if not site.guards:
         pytest.skip("this Kubernetes has no ValidatingAdmissionPolicies")
     site.apply(CLUSTER_POLICY)
     tenant = Tenant(site.plane, site.shop, EDIT)

@@ -200,8 +200,12 @@ class StageNode:
 
     # --- its pods
 
-    def make_pod(self, namespace: str, labels: Mapping[str, str], *, reported: bool = True) -> Pod:
-        """Wire a pod and write its object: running, or (not `reported`) as it is before kubelet has told of it."""
+    def make_pod(
+        self, namespace: str, labels: Mapping[str, str], *, reported: bool = True, host_network: bool = False
+    ) -> Pod:
+        """Wire a pod and write its object: running, or (not `reported`) as it is before kubelet has told of it. With
+        `host_network`, the object says that it has the node's network.
+        """
         self._pods += 1
         ipv4, ipv6 = self.pod_network4[1 + self._pods], self.pod_network6[1 + self._pods]
         addresses = {4: str(ipv4), 6: str(ipv6)}
@@ -218,7 +222,7 @@ class StageNode:
         )
         _batch(sandbox.netns, pod_commands(ipv4, ipv6))
         pod = Pod(sandbox=sandbox, node=self.name, addresses=addresses, link=link)
-        self._write(pod, labels)
+        self._write(pod, labels, host_network=host_network)
         if reported:
             self.report(pod)
         return pod
@@ -228,13 +232,14 @@ class StageNode:
         self._api.delete(pod.path, grace=0)
         pod.sandbox.destroy()
 
-    def _write(self, pod: Pod, labels: Mapping[str, str]) -> None:
+    def _write(self, pod: Pod, labels: Mapping[str, str], *, host_network: bool) -> None:
         folder, _, name = pod.path.rpartition("/")
         spec = {
             "nodeName": self.name,
             "containers": [{"name": "main", "image": "none"}],
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 0,
+            "hostNetwork": host_network,
         }
         self._api.create(folder, {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec})
 

@@ -49,8 +49,11 @@ def test_a_node_is_taken_over_and_nothing_leaves_by_another_way(world: World, st
     node.clean_up()
     leave_state(node.netns, Installation(node=node.name, parent="eth0", pods=pod.addresses))
     before = left(node)
-    former = node.make_pod(SHOP, dict(label.split("=") for label in AGENT_LABELS.split(",")))
+    theirs = dict(label.split("=") for label in AGENT_LABELS.split(","))
+    former = node.make_pod(SHOP, theirs, host_network=True)
     stack.callback(node.delete_pod, former)
+    # A tenant's, which calls itself so and stays: it holds up nothing.
+    stack.callback(node.delete_pod, node.make_pod(SHOP, theirs))
     capture = stack.enter_context(Capture(world.server.netns))
     flows = flows_of(world, pod, stack)
     await_asked(flows)

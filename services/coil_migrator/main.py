@@ -29,12 +29,12 @@ from coil_migrator.check.cluster import Cluster, read_cluster
 from coil_migrator.check.finding import exit_code, render_json, render_text
 from coil_migrator.check.manifest_object import with_manifests
 from coil_migrator.check.report import check
+from coil_migrator.convert import ConversionError, convert_manifests
 from coil_migrator.dump import DumpError, dump
 from coil_migrator.etcd_reader import EtcdError, EtcdReader
 from coil_migrator.manifest_reader import ManifestError, read_manifests
 from coil_migrator.progress import Progress
 from coil_migrator.replace import Outlook, ReplaceError, look, replace
-from coil_migrator.respelling import ConversionError, convert_manifests
 from coil_migrator.settings import CheckSettings, ClusterSettings, ConvertSettings, DumpSettings, ReplaceSettings
 
 NAME = "coil-migrator"

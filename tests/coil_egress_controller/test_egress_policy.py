@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import pytest
+
+from coil.crd.builtin import NAMESPACES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.meta import Condition
 from coil.kube.errors import ForbiddenError, UnavailableError
+from tests.coil_egress_controller import eip_world
 from tests.coil_egress_controller.eip_world import World, play
 
 POOLS = {
@@ -105,11 +109,19 @@ def test_a_cluster_policy_is_in_each_namespace_that_it_selects() -> None:
         assert mirrors(world) == {"shop/egcp-all", "bank/egcp-all", "bank/egcp-some"}
         assert status(world, "all")["eip"] == {"ipv4": "203.0.113.4"}
         assert ready(world, "none").reason == "NoNamespace"
+        # At once, and not only when everything is compared.
         world.add_namespace("new", tenant="x")
-        await world.until(lambda: ready(world, "none").status == "True")
+        await world.until(lambda: ready(world, "none").status == "True", within=5)
         assert {"new/egcp-all", "new/egcp-none"} <= mirrors(world)
         world.add_namespace("new", tenant="y")
-        await world.until(lambda: "new/egcp-none" not in mirrors(world))
+        await world.until(lambda: "new/egcp-none" not in mirrors(world), within=5)
+        # What a namespace has stays while it ends, as its pods may still send; nothing is created there any more.
+        ending = world.document(NAMESPACES, "new")["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        world.change(NAMESPACES, "new", metadata=ending)
+        add(world, "late")
+        await world.until(lambda: ready(world, "late").status == "True")
+        assert {each for each in mirrors(world) if each.startswith("new/")} == {"new/egcp-all"}
+        world.api.delete(EGRESS_CLUSTER_POLICIES, "late")
         world.api.delete(EGRESS_CLUSTER_POLICIES, "all")
         await world.until(lambda: mirrors(world) == {"bank/egcp-some"})
 
@@ -123,9 +135,9 @@ def test_a_mirror_that_somebody_changes_or_deletes_comes_back() -> None:
         await world.until(lambda: ready(world, "a", "shop").status == "True")
         spec = world.document(EGRESS_GATEWAY_POLICIES, "a", "shop")["spec"]
         world.change(EGRESS_GATEWAY_POLICIES, "a", "shop", spec=spec | {"destSubnet": ["192.0.2.0/24"]})
-        await world.until(lambda: world.policy("a").spec.dest_subnet == ())
+        await world.until(lambda: world.policy("a").spec.dest_subnet == (), within=5)
         world.api.delete(EGRESS_GATEWAY_POLICIES, "a", namespace="shop")
-        await world.until(lambda: "shop/a" in mirrors(world))
+        await world.until(lambda: "shop/a" in mirrors(world), within=5)
         await world.until(lambda: ready(world, "a", "shop").status == "True")
 
     play(script)
@@ -146,7 +158,10 @@ def test_a_policy_of_somebody_elses_is_left_alone_and_told_of() -> None:
     play(script)
 
 
-def test_what_admission_refuses_is_said_and_tried_again() -> None:
+def test_what_admission_refuses_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the next comparison of everything is far away."""
+    monkeypatch.setattr(eip_world, "RESYNC", 3600.0)
+
     async def script(world: World) -> None:
         await build(world)
         error = ForbiddenError("the namespace has as many policies as it may", status=403)
@@ -154,6 +169,7 @@ def test_what_admission_refuses_is_said_and_tried_again() -> None:
         add(world, "a", "shop")
         await world.until(lambda: ready(world, "a", "shop").reason == "PolicyRefused")
         assert "as many policies as it may" in ready(world, "a", "shop").message
+        await world.rest(5)
         world.leader.client.refusals.clear()
         await world.until(lambda: ready(world, "a", "shop").status == "True", within=70)
 
@@ -187,7 +203,8 @@ def test_addresses_that_egressgateway_has_given_stay() -> None:
         world.leader.client.refusals["create", "egressgatewaypolicies"] = UnavailableError("503", status=503)
         await world.rest(2)
         world.leader.client.refusals.clear()
-        await world.until(lambda: ready(world, "one", "shop").status == ready(world, "all").status == "True")
+        # No longer than it takes to create them.
+        await world.until(lambda: ready(world, "one", "shop").status == ready(world, "all").status == "True", within=6)
         assert status(world, "one", "shop")["eip"] == {"ipv4": "203.0.113.6"}
         assert status(world, "all")["eip"] == {"ipv4": "203.0.113.2"}
         for namespace in ("shop", "bank"):
@@ -209,5 +226,37 @@ def test_a_gateway_does_not_wait_for_ever_for_a_policy_that_is_refused() -> None
         world.leader.client.refusals["create", "egressgatewaypolicies"] = error
         await world.until(lambda: ready(world, "one", "shop").reason == "PolicyRefused")
         await world.until(lambda: any(one.status == "True" for one in world.gateway().status.conditions))
+
+    play(script)
+
+
+def test_a_gateway_that_was_decided_on_waits_for_nobody() -> None:
+    """A tenant deletes what stands for its policy again and again; others' failover must not wait for it."""
+
+    async def script(world: World) -> None:
+        await build(world)
+        add(world, "a", "shop", egressIP={"allocatorPolicy": "rr"})
+        await world.until(lambda: ready(world, "a", "shop").status == "True")
+        world.leader.client.refusals["create", "egressgatewaypolicies"] = UnavailableError("503", status=503)
+        world.api.delete(EGRESS_GATEWAY_POLICIES, "a", namespace="shop")
+        listed = world.gateway().status.node_list
+        await world.until(lambda: world.gateway().status.node_list != listed, within=2)
+        assert not [entry for node in world.gateway().status.node_list for entry in node.eips if entry.policies]
+
+    play(script)
+
+
+def test_a_policy_with_an_owner_of_another_group_is_left_alone() -> None:
+    async def script(world: World) -> None:
+        await build(world)
+        for kind in ("EgressPolicy", "EgressClusterPolicy"):
+            owner = {"apiVersion": "example.com/v1", "kind": kind, "name": "a", "uid": "u", "controller": True}
+            metadata = {"name": f"of-{kind.lower()}", "namespace": "shop", "ownerReferences": [owner]}
+            spec = {"appliedTo": {"podSelector": {"matchLabels": {"app": "web"}}}}
+            world.api.put(EGRESS_GATEWAY_POLICIES, {"metadata": metadata, "spec": spec})
+        add(world, "a", "shop")
+        await world.until(lambda: ready(world, "a", "shop").status == "True")
+        await world.rest(22)
+        assert mirrors(world) == {"shop/a", "shop/of-egresspolicy", "shop/of-egressclusterpolicy"}
 
     play(script)

@@ -4,10 +4,12 @@ The controller keeps an EgressGatewayPolicy for each, in every namespace that it
 and everything else of Coil knows only those.
 """
 
+from typing import Any
+
 import msgspec
 
 from coil.crd.egress_gateway_policy import AppliedTo, EgressGatewayPolicySpec, EgressIP, PolicyEip
-from coil.crd.meta import Condition, LabelSelector, ObjectMeta, Struct
+from coil.crd.meta import Condition, LabelSelector, ObjectMeta, OwnerReference, Struct
 from coil.crd.names import EIP_GROUP, EIP_VERSION
 from coil.crd.resource import Resource
 
@@ -50,10 +52,15 @@ class EgressClusterPolicy(Struct, frozen=True, kw_only=True):
 
 def cluster_policy_of(metadata: ObjectMeta) -> str:
     """The name of the EgressClusterPolicy that an EgressGatewayPolicy stands for; "" if it stands for none."""
-    for owner in metadata.owner_references:
-        if owner.controller and owner.kind == EGRESS_CLUSTER_POLICIES.kind:
-            return owner.name
-    return ""
+    return next((owner.name for owner in metadata.owner_references if is_source(owner, EGRESS_CLUSTER_POLICIES)), "")
+
+
+def is_source(owner: OwnerReference, resource: Resource[Any]) -> bool:
+    """Whether an EgressGatewayPolicy with this owner stands for an object of that kind. Other groups have kinds of the
+    same names.
+    """
+    group = owner.api_version.partition("/")[0]
+    return owner.controller and (group, owner.kind) == (resource.group, resource.kind)
 
 
 EGRESS_POLICIES: Resource[EgressPolicy] = Resource(

@@ -26,6 +26,7 @@ from coil.crd.egress_policy import (
     EgressClusterPolicy,
     EgressPolicy,
     EgressPolicyStatus,
+    is_source,
 )
 from coil.crd.meta import Condition, ObjectMeta, OwnerReference
 from coil.crd.names import LABEL_VALUE_LENGTH
@@ -56,7 +57,7 @@ def mirrors_of(source: Source, namespaces: Iterable[Namespace]) -> dict[str, Egr
     else:
         selector = source.spec.applied_to.namespace_selector
         chosen = (each.metadata for each in namespaces if selector is None or selector.selects(each.metadata.labels))
-        places = [metadata.name for metadata in chosen if not metadata.deleting]
+        places = [metadata.name for metadata in chosen]
         name = cluster_mirror_name(source.metadata.name)
     found = (
         EgressGatewayPolicy(metadata=ObjectMeta(name=name, namespace=place, owner_references=(owner,)), spec=spec)
@@ -101,9 +102,9 @@ def owner_of(source: Source) -> OwnerReference:
 def sources_of(policy: EgressGatewayPolicy) -> Iterator[str]:
     """What it stands for, if for anything: the values of an index of EgressGatewayPolicies, BY_SOURCE."""
     for owner in policy.metadata.owner_references:
-        if owner.controller and owner.kind == EGRESS_POLICIES.kind:
+        if is_source(owner, EGRESS_POLICIES):
             yield source_value(owner.kind, f"{policy.metadata.namespace}/{owner.name}")
-        elif owner.controller and owner.kind == EGRESS_CLUSTER_POLICIES.kind:
+        elif is_source(owner, EGRESS_CLUSTER_POLICIES):
             yield source_value(owner.kind, owner.name)
 
 

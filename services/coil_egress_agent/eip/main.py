@@ -214,9 +214,11 @@ async def _await_permission(
 
 
 async def _list_former_agents(kube: KubeClient, node: NodeName) -> list[str]:
-    """`ListAgents`. A pod that is being deleted may still run."""
+    """`ListAgents`. A pod that is being deleted may still run. Only one with the node's network can be the agent: a
+    tenant's pod may have the same labels, and must not keep the node from being taken over.
+    """
     pods = await kube.list(NODE_PODS, labels=AGENT_LABELS, fields=f"spec.nodeName={node}")
-    return [object_key(pod.metadata) for pod in pods if not is_finished(pod)]
+    return [object_key(pod.metadata) for pod in pods if pod.spec.host_network and not is_finished(pod)]
 
 
 def _note_loaded(former: FormerGateway) -> None:

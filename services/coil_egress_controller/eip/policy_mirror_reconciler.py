@@ -68,13 +68,13 @@ class PolicyMirrorReconciler(Generic[S]):
         kept: dict[str, EgressGatewayPolicy] = {}
         outdated: list[EgressGatewayPolicy] = []
         for place, mirror in present.items():
-            if source is not None and place in wanted and is_mirror(mirror, source) and _stays(mirror, wanted[place]):
+            if source is not None and place in wanted and is_mirror(mirror, source) and not mirror.metadata.deleting:
                 kept[place] = mirror
             else:
                 outdated.append(mirror)
         await work_through(outdated, self._delete)
         refusals: dict[str, str] = {}
-        news = [mirror for place, mirror in wanted.items() if place not in kept]
+        news = [mirror for place, mirror in wanted.items() if place not in kept and not self._is_ending(mirror)]
         await work_through(news, lambda mirror: self._create(mirror, refusals))
         changed = [(mirror, wanted[place]) for place, mirror in kept.items() if mirror.spec != wanted[place].spec]
         await work_through(changed, lambda pair: self._update(*pair, refusals))
@@ -88,6 +88,11 @@ class PolicyMirrorReconciler(Generic[S]):
         found = {object_key(one.metadata): one for one in self.policies.by_index(BY_SOURCE, source)}
         found |= {object_key(one.metadata): one for one in self.writer.unseen() if source in sources_of(one)}
         return found
+
+    def _is_ending(self, mirror: EgressGatewayPolicy) -> bool:
+        """Whether nothing can be created in its namespace any more. What is there stays: pods may still send."""
+        namespace = self.namespaces.get(mirror.metadata.namespace)
+        return namespace is not None and namespace.metadata.deleting
 
     async def _delete(self, mirror: EgressGatewayPolicy) -> None:
         if not mirror.metadata.deleting:
@@ -136,14 +141,12 @@ class PolicyMirrorReconciler(Generic[S]):
         return [object_key(source.metadata) for source in self.sources.items()]
 
     def _of_source(self, old: S | None, new: S | None) -> Iterable[str]:
-        """One that was created, changed or deleted, or in whose status somebody else has written."""
+        """One that was created, changed or deleted. Its status is this controller's."""
         present = new or old
-        if present is None:
-            return
-        key = object_key(present.metadata)
-        ours = self.written.latest(key, None)
-        if new is None or ours is None or ours.metadata.resource_version != new.metadata.resource_version:
-            yield key
+        before, after = (
+            None if each is None else (each.metadata.uid, each.metadata.deleting, each.spec) for each in (old, new)
+        )
+        return [object_key(present.metadata)] if present is not None and before != after else []
 
     def _of_policy(self, old: EgressGatewayPolicy | None, new: EgressGatewayPolicy | None) -> Iterable[str]:
         """The objects that it stands, or stood, for."""
@@ -159,11 +162,3 @@ class PolicyMirrorReconciler(Generic[S]):
             None if each is None else (each.metadata.labels, each.metadata.deleting) for each in (old, new)
         )
         return self._all() if before != after else ()
-
-
-def _stays(mirror: EgressGatewayPolicy, wanted: EgressGatewayPolicy) -> bool:
-    """Whether it can become the wanted one: gateway and address of a policy are immutable."""
-    pair = (mirror.spec, wanted.spec)
-    names = [spec.egress_gateway_name for spec in pair]
-    addresses = [spec.egress_ip for spec in pair]
-    return not mirror.metadata.deleting and names[0] == names[1] and addresses[0] == addresses[1]

@@ -2,7 +2,8 @@
 
 egressgateway writes EgressPolicies and EgressClusterPolicies into a gateway's status; here, EgressGatewayPolicies stand
 for them, which the controller first has to create. A gateway that is decided on before would forget who had what, and
-whoever is to let these addresses through would see others.
+whoever is to let these addresses through would see others. A gateway that this controller has decided on never waits:
+tenants could hold up its failover by deleting what stands for their policies.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,8 @@ class TakeoverDelay:
     async def __call__(self, gateway: EgressGateway) -> float:
         """The seconds until it is worthwhile to ask again; 0 if the gateway can be decided on."""
         name = gateway.metadata.name
-        if not self._is_awaited(gateway):
+        # Of a status, egressgateway writes no conditions, and this controller always does.
+        if gateway.status.conditions or not self._is_awaited(gateway):
             self._since.pop(name, None)
             return 0.0
         since = self._since.setdefault(name, self._clock())

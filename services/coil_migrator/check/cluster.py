@@ -188,19 +188,23 @@ async def read_cluster(client: KubeClient, *, namespaces: Sequence[str]) -> Clus
     async def listed(
         resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
     ) -> tuple[T, ...]:
-        for attempt in range(1, ATTEMPTS + 1):
+        async def ask() -> tuple[T, ...]:
             try:
                 return tuple(await client.list(resource, namespace=namespace, labels=labels, fields=fields))
             except (NotFoundError, NotServedError):
                 if not resource.group:  # that is no API server
                     raise
                 return ()
+
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await ask()
             except UnavailableError as error:
                 # A kind that was just defined: the API server says when to come again.
-                if error.retry_after is None or attempt == ATTEMPTS:
+                if error.retry_after is None:
                     raise
                 await asyncio.sleep(min(error.retry_after, LONGEST_PAUSE))
-        raise AssertionError("the last attempt ends")
+        return await ask()
 
     workloads: list[tuple[str, Workload]] = []
     for resource, namespace in product((DAEMON_SETS, DEPLOYMENTS), namespaces):

@@ -156,6 +156,20 @@ def test_group_version_scope_and_subresources() -> None:
         assert VERSIONS[plural].get("subresources") == (None if plural == "egressendpointslices" else {"status": {}})
 
 
+def test_short_names_are_those_of_egressgateway() -> None:
+    """Each is one kind's only; EgressGatewayPolicy, which is not egressgateway's, has none."""
+    found = {plural: document["spec"]["names"].get("shortNames") for plural, document in DEFINITIONS.items()}
+    assert found == {
+        "egresstunnels": ["egt"],
+        "egressgateways": ["egw"],
+        "egressgatewaypolicies": None,
+        "egressendpointslices": ["egep"],
+        "egresspolicies": ["egp"],
+        "egressclusterpolicies": ["egcp"],
+        "egressclusterinfos": ["egci"],
+    }
+
+
 SAMPLES = """
 apiVersion: egressgateway.spidernet.io/v1beta1
 kind: EgressTunnel

@@ -9,8 +9,8 @@ from coil_migrator.check.cluster import Cluster
 from coil_migrator.check.finding import Severity
 from coil_migrator.check.manifest_object import with_manifests
 from coil_migrator.check.report import check
+from coil_migrator.convert import ConversionError, convert_manifests
 from coil_migrator.manifest_reader import ManifestError, parse_manifests
-from coil_migrator.respelling import ConversionError, convert_manifests
 from tests.coil_migrator.check.egressgateway_0_6 import API, GROUP, gateway, namespace, policy
 
 UNTOUCHED = """\
