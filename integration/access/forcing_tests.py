@@ -207,6 +207,7 @@ FORCING_TESTS: Final[Mapping[RightKey, str]] = _named(
             f"list, watch egressclusterinfos.{EIP}": f"{_LISTS}::test_the_egress_controller",
             f"update egresspolicies/status.{EIP}": _SERVED,
             f"update egressclusterinfos/status.{EIP}": _CLUSTER_INFO,
+            f"get egressclusterpolicies.{EIP}": _CLUSTER_WIDE,
             f"update egressclusterpolicies/status.{EIP}": _CLUSTER_WIDE,
             f"create egressgatewaypolicies.{EIP}": _SERVED,
             f"update, delete egressgatewaypolicies.{EIP}": _FOLLOWED,

@@ -175,7 +175,7 @@ EGRESS_CONTROLLER_MAY = [
     *(access(verb, "", kind) for verb in ("get", "list", "watch") for kind in ("nodes", "namespaces")),
     *(access(verb, "", "pods") for verb in ("list", "watch")),
     *(access(verb, EIP, kind) for verb in ("list", "watch") for kind in EIP_KINDS),
-    access("get", EIP, "egressgateways"),
+    *(access("get", EIP, kind) for kind in ("egressgateways", "egressclusterpolicies")),
     *(access(verb, EIP, kind) for verb in ("create", "delete") for kind in ("egresstunnels", "egressendpointslices")),
     access("update", EIP, "egressendpointslices"),
     *(access(verb, EIP, "egressgatewaypolicies") for verb in ("create", "update", "delete")),
@@ -226,7 +226,7 @@ EGRESS_CONTROLLER_MAY_NOT = [
         if kind != "egressgatewaypolicies"
     ),
     access("patch", EIP, "egressgatewaypolicies"),
-    *(access("get", EIP, kind) for kind in EIP_KINDS if kind != "egressgateways"),
+    *(access("get", EIP, kind) for kind in EIP_KINDS if kind not in {"egressgateways", "egressclusterpolicies"}),
     *(access(verb, "", "secrets") for verb in ("get", "list", "create")),
     access("get", "", "secrets", namespace="kube-system", name=WEBHOOK_SECRET),
     *(access(verb, ADMISSION, kind, name=LEASE) for verb in ("get", "patch") for kind in WEBHOOK_KINDS),

@@ -68,7 +68,9 @@ async def assemble(settings: Settings, process: Process) -> None:
     handlers = {
         **egresses.handlers,
         **GatewayAdmission(reader).handlers,
-        **PolicyAdmission(reader, limits=settings.namespace_limits).handlers,
+        **PolicyAdmission(
+            reader, limits=settings.namespace_limits, serves_cluster_policies=settings.enable_egress_policies
+        ).handlers,
     }
     await start_admission(process, settings, handlers, client=kube, at=service)
     image = settings.egress_image or await find_own_image(

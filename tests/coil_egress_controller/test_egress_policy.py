@@ -260,3 +260,34 @@ def test_a_policy_with_an_owner_of_another_group_is_left_alone() -> None:
         assert mirrors(world) == {"shop/a", "shop/of-egresspolicy", "shop/of-egressclusterpolicy"}
 
     play(script)
+
+
+def test_nobody_gets_the_address_of_a_cluster_policy_by_saying_that_it_is_one() -> None:
+    """Even before the controller deletes what nobody has asked for."""
+
+    async def script(world: World) -> None:
+        await build(world)
+        world.change(EGRESS_GATEWAYS, "eg", spec={**_gateway_spec(world), "sharing": "Namespace"})
+        applied = {"podSelector": {"matchLabels": {"app": "web"}}}
+        to_bank = {"namespaceSelector": {"matchLabels": {"tenant": "bank"}}}
+        add(world, "x", egressIP={"allocatorPolicy": "rr"}, appliedTo=applied | to_bank)
+        await world.until(lambda: ready(world, "x").status == "True")
+        (address,) = status(world, "x")["eip"].values()
+        world.leader.client.refusals["delete", "egressgatewaypolicies"] = UnavailableError("503", status=503)
+        genuine = world.document(EGRESS_GATEWAY_POLICIES, "egcp-x", "bank")
+        metadata = {"name": "egcp-x", "namespace": "shop", "ownerReferences": genuine["metadata"]["ownerReferences"]}
+        for asked in ({"allocatorPolicy": "rr"}, {"ipv4": address}):
+            world.api.put(
+                EGRESS_GATEWAY_POLICIES, {"metadata": metadata, "spec": {**genuine["spec"], "egressIP": asked}}
+            )
+            await world.rest(3)
+            assert world.policy("egcp-x", "shop").status.eip.ipv4 != address
+            world.api.delete(EGRESS_GATEWAY_POLICIES, "egcp-x", namespace="shop")
+            await world.rest(1)
+
+    play(script)
+
+
+def _gateway_spec(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = world.document(EGRESS_GATEWAYS, "eg")["spec"]
+    return found

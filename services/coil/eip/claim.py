@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, IpPools, NodePolicy, PolicyRef, Sharing
 from coil.crd.egress_gateway_policy import AllocatorPolicy, EgressGatewayPolicy
-from coil.crd.egress_policy import cluster_policy_of
 from coil.crd.names import NodeName
 from coil.eip.address_range import AddressRanges, RangeError, parse_ranges
 from coil.kernel.family import Family
@@ -157,8 +156,12 @@ def _first(texts: Sequence[str], family: Family) -> str:
     return ""
 
 
-def parse_claim(policy: EgressGatewayPolicy, default_eip: Eip | None = None) -> Claim | Refusal:
-    """What a policy asks for, or what is wrong with it. `default_eip` is the gateway's."""
+def parse_claim(
+    policy: EgressGatewayPolicy, default_eip: Eip | None = None, *, cluster_policy: str = ""
+) -> Claim | Refusal:
+    """What a policy asks for, or what is wrong with it. `default_eip` is the gateway's; `cluster_policy` is the
+    EgressClusterPolicy that it stands for, whatever it says of its owners.
+    """
     requested, metadata = policy.spec.egress_ip, policy.metadata
     try:
         asked = parse_eip(requested.ipv4, requested.ipv6)
@@ -173,7 +176,7 @@ def parse_claim(policy: EgressGatewayPolicy, default_eip: Eip | None = None) -> 
         asked=default_eip if is_default else asked,
         unused=requested.allocator_policy == AllocatorPolicy.ROUND_ROBIN,
         use_node_ip=requested.use_node_ip,
-        cluster_policy=cluster_policy_of(metadata),
+        cluster_policy=cluster_policy,
         since="" if since is None else since.isoformat(),
     )
 

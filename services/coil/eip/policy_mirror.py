@@ -118,6 +118,17 @@ def is_mirror(policy: EgressGatewayPolicy, source: Source) -> bool:
     return any(owner.uid == source.metadata.uid and owner.controller for owner in policy.metadata.owner_references)
 
 
+def stands_for(policy: EgressGatewayPolicy, source: EgressClusterPolicy, namespace: Namespace) -> bool:
+    """Whether it is what there is to be for that object in its namespace, as far as a policy cannot be changed. Whoever
+    may write policies may name any owner.
+    """
+    wanted = mirrors_of(source, [namespace]).get(object_key(policy.metadata))
+    if wanted is None or not is_mirror(policy, source):
+        return False
+    spec = policy.spec
+    return (spec.egress_gateway_name, spec.egress_ip) == (wanted.spec.egress_gateway_name, wanted.spec.egress_ip)
+
+
 def plan_status(
     source: Source, present: Iterable[EgressGatewayPolicy], refusals: Mapping[str, str], now: datetime
 ) -> EgressPolicyStatus:

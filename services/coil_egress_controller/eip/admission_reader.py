@@ -27,6 +27,7 @@ from coil.crd.builtin import (
 )
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
+from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EgressClusterPolicy
 from coil.crd.eip_conflict import Taken, collect_taken
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import HasMetadata, Resource
@@ -130,6 +131,17 @@ class AdmissionReader:
     async def gateway(self, name: str) -> EgressGateway | None:
         """None if there is none of that name."""
         return await self._get(EGRESS_GATEWAYS, name, lambda caches: caches.gateways)
+
+    async def cluster_policy(self, name: str) -> EgressClusterPolicy | None:
+        """None if there is none of that name. Asked of the API server alone, as it may just have been created."""
+        try:
+            return await self._ask(self._client.get(EGRESS_CLUSTER_POLICIES, name))
+        except NotFoundError:
+            return None
+        except (ApiError, TimeoutError) as error:
+            raise UnknownStateError(
+                f"{EGRESS_CLUSTER_POLICIES.plural} {name} cannot be read now: {_said(error)}"
+            ) from error
 
     async def namespace(self, name: str) -> Namespace | None:
         """None if there is none of that name."""

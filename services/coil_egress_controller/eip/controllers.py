@@ -24,10 +24,12 @@ from coil.crd.egress_policy import (
     EGRESS_POLICIES,
     EgressClusterPolicy,
     EgressPolicy,
+    cluster_policy_of,
 )
 from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
 from coil.crd.meta import Condition
 from coil.eip.gateway_lease import LEASE_LABELS
+from coil.eip.policy_mirror import stands_for
 from coil.eip.tunnel_plan import TunnelNets
 from coil.kernel.family import IPNetwork
 from coil.kube.api_client import ApiClient
@@ -36,7 +38,7 @@ from coil.kube.collection import Freshness
 from coil.kube.lease_lock import LEASES, Lease
 from coil.manager.manager import Manager
 from coil.manager.term import Channel, Term
-from coil.reconcile.cache import Cache
+from coil.reconcile.cache import Cache, describe_unsynced
 from coil.reconcile.event_recorder import Recorder
 from coil.reconcile.own_write import OwnWriter, OwnWrites
 from coil_egress_controller.eip.endpoint_index import EIP_PODS, POD_INDEXERS, EipPod, EndpointIndex, is_endpoint
@@ -224,6 +226,18 @@ class EipControllers:
         # Last: the others hear of the leases that are there.
         leases.setup(term, leases=caches.leases, gateways=caches.gateways)
 
+    def _cluster_policy_of(self, policy: EgressGatewayPolicy) -> str:
+        name = cluster_policy_of(policy.metadata)
+        if not name or self.sources is None:
+            return ""
+        cache = self.sources.cluster_policies
+        if describe_unsynced(cache, optional=True) is not None:
+            return name  # not known yet: addresses must not move for that
+        source, namespace = cache.get(name), self.caches.namespaces.get(policy.metadata.namespace)
+        if source is None or namespace is None or not stands_for(policy, source, namespace):
+            return ""
+        return name
+
     def _set_up_mirrors(self, term: Term, sources: SourceCaches) -> None:
         policies_written: OwnWrites[EgressGatewayPolicy] = OwnWrites()
         sources_written: OwnWrites[EgressPolicy] = OwnWrites()
@@ -305,6 +319,7 @@ class EipControllers:
             recorder=self.recorder,
             limit=self.policies_per_gateway,
             delay=delay,
+            cluster_policy_of=self._cluster_policy_of,
             now=self.now,
             random=self.random,
             log=log,

@@ -64,7 +64,7 @@ class GatewayDecision:
 class GatewayReconciler:
     """Of one term. `written` and `policies_written` follow the caches of gateways and policies. `limit` is how many
     policies a gateway serves. `delay` gives the seconds for which a gateway is not decided on yet; None: until
-    something changes.
+    something changes. `cluster_policy_of` gives the EgressClusterPolicy that a policy stands for; "" for none.
     """
 
     client: ApiClient
@@ -81,6 +81,7 @@ class GatewayReconciler:
     recorder: Recorder
     limit: int
     delay: Callable[[EgressGateway], Awaitable[float | None]]
+    cluster_policy_of: Callable[[EgressGatewayPolicy], str]
     now: Callable[[], datetime]
     random: Callable[[], float]
     log: FilteringBoundLogger
@@ -142,7 +143,10 @@ class GatewayReconciler:
     ) -> tuple[EgressGatewayStatus, list[tuple[PolicyRef, Placed | Refusal]]]:
         """Raises RangeError."""
         rules = parse_rules(gateway.spec)
-        claims = {policy_ref(policy): parse_claim(policy, rules.default_eip) for policy in policies}
+        claims = {
+            policy_ref(policy): parse_claim(policy, rules.default_eip, cluster_policy=self.cluster_policy_of(policy))
+            for policy in policies
+        }
         facts = self.facts.read(gateway, self.selections.nodes(gateway.metadata.name))
         for node, term in facts.missing.items():
             self.leases.miss(node, term)

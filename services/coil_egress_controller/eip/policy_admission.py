@@ -32,14 +32,14 @@ from coil.admission.review import (
 from coil.admission.server import AdmissionHandler
 from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
-from coil.crd.egress_policy import EgressClusterPolicy, EgressPolicy
+from coil.crd.egress_policy import EgressClusterPolicy, EgressPolicy, cluster_policy_of
 from coil.crd.eip_conflict import find_inner_destinations, validate_offered, validate_untaken
 from coil.crd.eip_limit import NamespaceLimits, count_networks, validate_usage
 from coil.crd.eip_validation import validate_policy, validate_policy_update
 from coil.crd.meta import ObjectMeta
 from coil.crd.validation import FieldError, select_new, validate_selector
 from coil.eip.gateway_choice import ChoiceReason, NoGateway, choose_gateway
-from coil.eip.policy_mirror import Source, mirror_spec
+from coil.eip.policy_mirror import Source, mirror_spec, stands_for
 from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
 
 POLICY_PATH = "/validate-egressgateway-spidernet-io-v1beta1-egressgatewaypolicy"
@@ -73,9 +73,14 @@ class _Change:
 
 
 class PolicyAdmission:
-    def __init__(self, reader: AdmissionReader, *, limits: NamespaceLimits) -> None:
+    """Without `serves_cluster_policies`, nothing stands for an EgressClusterPolicy, whoever says so."""
+
+    def __init__(
+        self, reader: AdmissionReader, *, limits: NamespaceLimits, serves_cluster_policies: bool = False
+    ) -> None:
         self._reader = reader
         self._limits = limits
+        self._serves_cluster_policies = serves_cluster_policies
 
     @property
     def handlers(self) -> Mapping[str, AdmissionHandler]:
@@ -172,7 +177,18 @@ class PolicyAdmission:
     async def _check_usage(self, change: _Change) -> list[FieldError]:
         if change.old is not None and count_networks(change.new) <= count_networks(change.old):
             return []
+        if self._serves_cluster_policies and await self._stands_for_cluster_policy(change.new):
+            return []
         return validate_usage(change.new, change.old, await self._reader.known_policies(), self._limits)
+
+    async def _stands_for_cluster_policy(self, policy: EgressGatewayPolicy) -> bool:
+        """A tenant that has all that it may have must not keep an administrator's policy out. Its nodes serve the older
+        policies of a namespace, and drop what the others are about.
+        """
+        name = cluster_policy_of(policy.metadata)
+        source = await self._reader.cluster_policy(name) if name else None
+        namespace = await self._reader.namespace(policy.metadata.namespace) if source is not None else None
+        return source is not None and namespace is not None and stands_for(policy, source, namespace)
 
     async def _choose_gateway(self, change: _Change) -> EgressGateway | NoGateway:
         found = await self._reader.namespace(change.namespace) if change.namespace else None
@@ -212,6 +228,7 @@ def _validate_namespace_selector(policy: EgressClusterPolicy) -> list[FieldError
 
 def _as_policy(policy: AnyPolicy, namespace: str) -> EgressGatewayPolicy:
     """A request's object need not say where it is."""
-    metadata = ObjectMeta(name=policy.metadata.name, namespace=namespace)
+    owners = policy.metadata.owner_references
+    metadata = ObjectMeta(name=policy.metadata.name, namespace=namespace, owner_references=owners)
     spec = policy.spec if isinstance(policy, EgressGatewayPolicy) else mirror_spec(policy)
     return EgressGatewayPolicy(metadata=metadata, spec=spec)

@@ -11,7 +11,7 @@ from typing import Final
 
 from coil.crd.egress_gateway import EgressGateway, PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES, EgressPolicy
+from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES, EgressPolicy, cluster_policy_of
 from coil.crd.eip_conflict import validate_offered, validate_untaken
 from coil.crd.eip_limit import NamespaceLimits, find_excess
 from coil.crd.eip_validation import validate_policy
@@ -142,7 +142,10 @@ def _place(gateway: EgressGateway, mirrors: Iterable[EgressGatewayPolicy], owner
     except RangeError:  # told of the gateway
         return
     by_ref = {policy_ref(mirror): mirror for mirror in mirrors}
-    claims = {ref: parse_claim(mirror, rules.default_eip) for ref, mirror in by_ref.items()}
+    claims = {
+        ref: parse_claim(mirror, rules.default_eip, cluster_policy=cluster_policy_of(mirror.metadata))
+        for ref, mirror in by_ref.items()
+    }
     former = former_of(gateway, ())
     placement = place(
         rules,

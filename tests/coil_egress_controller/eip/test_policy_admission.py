@@ -11,6 +11,7 @@ from coil.admission.server import DEFAULT_LIMITS
 from coil.crd.builtin import NODES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES
 from coil.crd.eip_limit import NamespaceLimits
 from coil.kube.errors import UnavailableError
 from coil_egress_controller.eip.policy_admission import (
@@ -362,3 +363,44 @@ async def test_an_egress_policy_counts_once(door: Door) -> None:
         old = by("shared", destSubnet=["203.0.113.0/24"])
         named = [{**each, "metadata": {**each["metadata"], "name": name}} for each in (wider, old)]
         assert len(said(await review(door, named[0], named[1] if not faults else None))) == faults
+
+
+def standing_for(source: Document, namespace: str = "shop", **changes: Any) -> Document:
+    """What the controller would create for an EgressClusterPolicy that is stored, or something like it."""
+    owner = {
+        "apiVersion": "egressgateway.spidernet.io/v1beta1",
+        "kind": "EgressClusterPolicy",
+        "name": source["metadata"]["name"],
+        "uid": source["metadata"]["uid"],
+        "controller": True,
+    }
+    name = f"egcp-{source['metadata']['name']}"
+    metadata = {"name": name, "namespace": namespace, "ownerReferences": [owner], **changes.pop("metadata", {})}
+    return {"metadata": metadata, "spec": {**source["spec"], **changes}}
+
+
+async def test_limits_keep_no_cluster_policy_out_of_a_namespace(door: Door) -> None:
+    for name in ("a", "b", "c"):
+        door.world.put(EGRESS_GATEWAY_POLICIES, policy(name, "shop"))
+    document = cluster_wide("web")
+    door.world.api.put(EGRESS_CLUSTER_POLICIES, document)
+    source = door.world.api.objects["egressclusterpolicies", "", "web"]
+    genuine = standing_for(source)
+    serving = PolicyAdmission(door.world.reader, limits=LIMITS, serves_cluster_policies=True)
+
+    async def refused(admission: PolicyAdmission, document: Document) -> bool:
+        return bool(said(await admission.validate(request(Operation.CREATE, document))))
+
+    assert not await refused(serving, genuine)
+    assert await refused(door.admission, genuine), "where none is served, none is believed"
+    for forged in (
+        standing_for(source, metadata={"name": "web"}),
+        standing_for(source, egressGatewayName="shop"),
+        standing_for(source, egressIP={"ipv4": "10.6.0.3"}),
+        standing_for({**source, "metadata": {**source["metadata"], "uid": "another"}}),
+        standing_for({**source, "metadata": {**source["metadata"], "name": "gone"}}),
+    ):
+        assert await refused(serving, forged), forged
+    selecting = {"namespaceSelector": {"matchLabels": {"tenant": "bank"}}, **document["spec"]["appliedTo"]}
+    door.world.api.put(EGRESS_CLUSTER_POLICIES, {**source, "spec": {**source["spec"], "appliedTo": selecting}})
+    assert await refused(serving, genuine), "it does not select the namespace"
