@@ -32,7 +32,7 @@ from integration.cluster.etcd import Etcd
 from integration.cluster.family import Address, ClusterFamilies
 from integration.cluster.https import Endpoint
 from integration.cluster.kubeconfig import write_token_kubeconfig
-from integration.cluster.network import Namespaces
+from integration.cluster.network import Namespaces, run_command
 from integration.cluster.pki import CertificateAuthority
 from integration.cluster.process import Process, marked_environment
 from integration.cluster.programs import CONTROL_PLANE, CONTROLLERS, Program, locate
@@ -199,6 +199,10 @@ class ControlPlane:
             raise LookupError(f"GET {path}: {status}: {body.decode(errors='replace')}")
         document: dict[str, Any] = json.loads(body)
         return document
+
+    def run(self, *argv: str) -> None:
+        """Run one short command where the API server runs. Raises NetworkError when it fails."""
+        run_command([*self._entrance, *argv])
 
     def kubectl(
         self,

@@ -20,40 +20,16 @@ from integration.cluster.cluster import Cluster
 from integration.cluster.control_plane import KubectlError, find_kubectl
 from integration.cluster.image import BUSYBOX_IMAGE
 from integration.cluster.node import Node, NodeCommandError
-from integration.cluster.requirement import CNI_PLUGINS
 from integration.cluster.survey import survey_clusters
 from integration.cluster.trace import Footprint
 from integration.demo.reach import FETCH, TRY_FETCH
+from integration.nodes.other_plugin import install_plugin, subnets
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MEMORY_LIMIT = 1.2e9  # bytes, of two nodes with a pod each
-
-
-def subnets(number: int) -> tuple[str, str]:
-    """The pods' subnets of the node ``number``, from 1."""
-    return f"10.99.{number}.0/24", f"fd99:0:0:{number}::/64"
-
-
-def install_ptp(node: Node, number: int) -> None:
-    """Put ptp, host-local and a configuration of theirs on the node, the binaries first."""
-    for plugin in ("ptp", "host-local"):
-        target = node.cni_bin_dir / plugin
-        target.write_bytes((CNI_PLUGINS / plugin).read_bytes())
-        target.chmod(0o755)
-    ipam = {
-        "type": "host-local",
-        "dataDir": "/run/ptp",
-        "ranges": [[{"subnet": subnet}] for subnet in subnets(number)],
-        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
-    }
-    conflist = {"cniVersion": "0.4.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": ipam}]}
-    # containerd does not look at a file that is moved in from elsewhere; at one that is renamed in place it does.
-    written = node.cni_conf_dir / ".ptp"
-    written.write_text(json.dumps(conflist))
-    written.rename(node.cni_conf_dir / "10-ptp.conflist")
 
 
 def server_pod(name: str, node: Node) -> dict[str, Any]:
@@ -82,7 +58,7 @@ def server_pod(name: str, node: Node) -> dict[str, Any]:
 def run_pods(cluster: Cluster) -> None:
     """One server pod for each node, running."""
     for number, node in enumerate(cluster.nodes, start=1):
-        install_ptp(node, number)
+        install_plugin(node, number, "ptp")
     cluster.wait_ready()
     pods = [server_pod(f"pod-{number}", node) for number, node in enumerate(cluster.nodes, start=1)]
     wait_until(partial(_applied, cluster, {"apiVersion": "v1", "kind": "List", "items": pods}), what="pods are taken")

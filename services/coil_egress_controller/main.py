@@ -11,6 +11,8 @@ import time
 from datetime import UTC, datetime
 from functools import partial
 
+from structlog.typing import FilteringBoundLogger
+
 from coil.admission.webhook_service import WebhookService, start_admission
 from coil.crd.builtin import NAMESPACES, NODES, ConfigMap, Namespace, Node
 from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS, EgressClusterInfo
@@ -64,7 +66,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     # First: until its webhooks are answered, no Egress can be changed.
     service = WebhookService(NAME, settings.lease_namespace)
     reader = AdmissionReader(kube, tunnels=(settings.tunnel_ipv4_subnet, settings.tunnel_ipv6_subnet), log=log)
-    egresses = EgressAdmission(privileged_templates=settings.allow_privileged_templates)
+    egresses = EgressAdmission(privileged_templates=settings.allow_privileged_templates, served=settings.enable_egress)
     handlers = {
         **egresses.handlers,
         **GatewayAdmission(reader).handlers,
@@ -73,15 +75,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         ).handlers,
     }
     await start_admission(process, settings, handlers, client=kube, at=service)
-    image = settings.egress_image or await find_own_image(
-        kube,
-        namespace=settings.pod_namespace,
-        name=settings.pod_name,
-        container=NAME,
-        log=log,
-        random=random.random,
-    )
-    log.info("router pods", image=image, port=settings.egress_port)
+    image = await _router_image(settings, kube, log=log) if settings.enable_egress else ""
 
     manager = Manager(process)
     recorder = manager.event_recorder(kube)
@@ -89,17 +83,18 @@ async def assemble(settings: Settings, process: Process) -> None:
     namespaces = manager.cache(kube.collection(NAMESPACES, freshness=Freshness.CACHED), optional=True)
     into = settings.cluster_networks
     config_maps = follow_config_map(manager, kube, into) if into is not None else None
-    routers = EgressControllers(
-        caches=EgressCaches.start(manager, kube, namespaces=namespaces, cluster_networks=config_maps),
-        client=kube,
-        recorder=recorder,
-        program=RouterProgram(image=image, port=settings.egress_port),
-        resync=settings.resync_interval,
-        privileged_templates=settings.allow_privileged_templates,
-        log=log,
-    )
-    manager.each_term(routers.setup)
-    ClientPodCollector(routers.caches.clients, process.registry)
+    if settings.enable_egress:
+        routers = EgressControllers(
+            caches=EgressCaches.start(manager, kube, namespaces=namespaces, cluster_networks=config_maps),
+            client=kube,
+            recorder=recorder,
+            program=RouterProgram(image=image, port=settings.egress_port),
+            resync=settings.resync_interval,
+            privileged_templates=settings.allow_privileged_templates,
+            log=log,
+        )
+        manager.each_term(routers.setup)
+        ClientPodCollector(routers.caches.clients, process.registry)
     if settings.enable_eip or settings.cluster_networks is not None:
         # No decision relies on this cache for the absence of a Node.
         nodes = manager.cache(kube.collection(NODES, freshness=Freshness.CACHED), optional=True)
@@ -138,6 +133,20 @@ async def assemble(settings: Settings, process: Process) -> None:
             )
             EipCollector(gateways=caches.gateways, policies=caches.policies, registry=process.registry)
     await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))
+
+
+async def _router_image(settings: Settings, kube: KubeClient, *, log: FilteringBoundLogger) -> str:
+    """That of router pods; this controller's own unless settings say otherwise."""
+    image = settings.egress_image or await find_own_image(
+        kube,
+        namespace=settings.pod_namespace,
+        name=settings.pod_name,
+        container=NAME,
+        log=log,
+        random=random.random,
+    )
+    log.info("router pods", image=image, port=settings.egress_port)
+    return image
 
 
 def _eip(

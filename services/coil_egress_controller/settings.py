@@ -71,6 +71,12 @@ class Settings(
     metrics_addr: Endpoint = metrics_flag("127.0.0.1:9396")
     health_addr: Endpoint = health_flag("127.0.0.1:9397")
     webhook_addr: Endpoint = webhook_flag(":9444")
+    enable_egress: bool = flag(
+        "true",
+        parse=parse_boolean,
+        group=Group.EGRESS,
+        help="serve Egresses: router pods for egress NAT",
+    )
     egress_port: int = flag(
         "5555",
         parse=parse_integer(1, 65535),

@@ -10,7 +10,7 @@ from coil_ipam_controller.settings import Settings as IpamSettings
 from coil_raven.settings import Settings as RavenSettings
 from coild.settings import Settings as CoildSettings
 from integration.access.right import RAVEN_VALUES
-from integration.helm.chart import Document
+from integration.helm.chart import Document, profile_names
 
 METRICS: Final = {
     "enabled": True,
@@ -40,6 +40,8 @@ CLEANUP: Final[dict[str, object]] = {
     "cleanup": {"enabled": True},
 }
 
+WITH_COILD: Final = tuple(name for name in profile_names() if name != "eip-only")
+"""Profiles with coild on each node."""
 WORKLOADS: Final = ("Deployment", "DaemonSet", "Job", "Pod")
 SETTINGS: Final[dict[str, type[Any]]] = {
     "coil-ipam-controller": IpamSettings,

@@ -108,6 +108,33 @@ def test_only_where_egressgateways_policies_are_served_the_controller_writes_pol
     )
 
 
+def test_floating_addresses_alone_need_neither_coild_nor_router_pods() -> None:
+    documents = render(None, "eip-only")
+    workloads = names(documents, "Deployment", "DaemonSet") - {"coil-test-server"}
+    assert workloads == {"coil-egress-controller", "coil-egress-agent-node"}
+    assert names(documents, "ServiceAccount") - {"coil-test-nodes"} == {"coil-egress-controller", "coil-egress-node"}
+    assert "coil-egress" not in names(documents, *ROLES)
+    assert not {"egresses", "deployments", "rolebindings", "serviceaccounts", "poddisruptionbudgets"} & resources(
+        documents, "ClusterRole", "coil-egress-controller"
+    )
+    (services,) = (
+        rule
+        for rule in pick(documents, "ClusterRole", "coil-egress-controller")["rules"]
+        if "services" in rule["resources"]
+    )
+    assert (services["resourceNames"], services["verbs"]) == (["kubernetes"], ["list", "watch"])
+    own = [
+        each for each in documents if each["kind"] == "Role" and each["metadata"]["name"] == "coil-egress-controller"
+    ]
+    assert not any("pods" in rule["resources"] for role in own for rule in role["rules"])
+    command = pod_spec(pick(documents, "Deployment", "coil-egress-controller"))["containers"][0]["args"]
+    assert "--enable-egress=false" in command
+    agent = pod_spec(pick(documents, "DaemonSet", "coil-egress-agent-node"))["containers"][0]["args"]
+    assert not any(argument.startswith("--pod-start-socket") for argument in agent), "nobody would speak there"
+    for binding in (document for document in documents if document["kind"] in BINDINGS):
+        assert {subject["name"] for subject in binding["subjects"]} <= names(documents, "ServiceAccount")
+
+
 def test_router_pods_read_no_pods() -> None:
     """Their account is in tenants' namespaces."""
     for documents in (render(), render(EVERYTHING)):

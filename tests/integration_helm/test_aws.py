@@ -9,8 +9,16 @@ from coil.eni.warm_pool import WarmTargets
 from coil.kernel.nft_table import PortChoice
 from coild.eni.settings import EniSettings, read_eni_settings
 from integration.access.right import chart_rights
-from integration.helm.chart import Document, profile_names, render
-from tests.integration_helm.everything import all_containers, names, pick, pod_spec, programs, without_record
+from integration.helm.chart import Document, render
+from tests.integration_helm.everything import (
+    WITH_COILD,
+    all_containers,
+    names,
+    pick,
+    pod_spec,
+    programs,
+    without_record,
+)
 
 ROLE = {"eks.amazonaws.com/role-arn": "arn:aws:iam::111122223333:role/coil"}
 VALUES: dict[str, Any] = {
@@ -78,7 +86,7 @@ def test_the_journal_survives_a_reboot_of_the_node() -> None:
     assert paths[mounts[journal.parent]] == "/var/lib/coil"
 
 
-@pytest.mark.parametrize("profile", profile_names())
+@pytest.mark.parametrize("profile", WITH_COILD)
 def test_pools_know_nothing_of_it(profile: str) -> None:
     documents = render(None, profile)
     mode = profile == "aws-eni"

@@ -7,8 +7,8 @@ import pytest
 
 from coild.settings import AddressSourceName
 from integration.access.right import chart_rights
-from integration.helm.chart import profile_names, render
-from tests.integration_helm.everything import all_containers, names, pick, pod_spec, programs
+from integration.helm.chart import render
+from tests.integration_helm.everything import WITH_COILD, all_containers, names, pick, pod_spec, programs
 
 VALUES: dict[str, Any] = {
     "neutron": {
@@ -59,7 +59,7 @@ def test_the_journal_and_the_executables_are_the_nodes(values: dict[str, Any]) -
             assert paths[mounts[socket.parent]["name"]] == str(socket.parent)
 
 
-@pytest.mark.parametrize("profile", [name for name in profile_names() if name != "neutron"])
+@pytest.mark.parametrize("profile", [name for name in WITH_COILD if name != "neutron"])
 def test_other_nodes_know_nothing_of_it(profile: str) -> None:
     coild = pick(render(None, profile), "DaemonSet", "coild")
     assert "bindings" not in {volume["name"] for volume in pod_spec(coild)["volumes"]}

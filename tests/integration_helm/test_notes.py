@@ -34,10 +34,10 @@ def test_every_workload_can_be_waited_for_as_told(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", profile_names())
 def test_a_pool_is_told_of_where_coil_gives_addresses_of_pools(profile: str) -> None:
-    (coild,) = [
+    coilds = [
         document for document in render(None, profile) if document["metadata"]["name"] == "coild" and "spec" in document
     ]
-    arguments = coild["spec"]["template"]["spec"]["containers"][0]["args"]
+    arguments = [text for coild in coilds for text in coild["spec"]["template"]["spec"]["containers"][0]["args"]]
     elsewhere = {"--address-source=aws-eni", "--address-source=neutron"}
     gives = "--enable-ipam=true" in arguments and not elsewhere & {*arguments}
     manifests: list[dict[str, Any]] = [yaml.safe_load(text) for text in _MANIFEST.findall(render_notes(None, profile))]

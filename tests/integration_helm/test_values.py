@@ -28,7 +28,10 @@ def test_helm_finds_nothing_to_say_about_a_profile(profile: str) -> None:
 
 
 def test_the_profiles_are_those_that_are_promised() -> None:
-    assert profile_names() == ["aws-eni", "dual-stack", "egress-only", "eip-gateway", "ipam-egress", "neutron"]
+    assert profile_names() == [
+        *("aws-eni", "dual-stack", "egress-only", "eip-gateway"),
+        *("eip-only", "ipam-egress", "neutron"),
+    ]
 
 
 def test_the_default_is_the_profile_ipam_egress() -> None:
@@ -79,7 +82,6 @@ def test_a_profile_runs_these_programs(profile: str, programs: set[str]) -> None
         # What the schema cannot say.
         ({"ipam": {"enabled": False}}, "cni.before must name the plugins that wire pods"),
         ({"ipam": {"enabled": False}, "egress": {"enabled": False}}, "nothing of Coil is left"),
-        ({"egress": {"enabled": False}, "eip": {"enabled": True}}, "eip.enabled needs egress.enabled"),
         ({"cni": {"before": [{"type": "ptp"}]}}, "move them to cni.after"),
         ({"ipam": ENI}, "needs aws.clusterName"),
         ({"ipam": {**ENI, "enabled": False}, "cni": {"before": [{"type": "ptp"}]}}, "another plugin gives addresses"),

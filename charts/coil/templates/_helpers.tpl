@@ -172,6 +172,11 @@ that they know; with 1.1.0 they call STATUS (containerd 2, CRI-O) and GC (CRI-O)
 {{- if or .Values.ipam.enabled .Values.egress.enabled }}true{{ end }}
 {{- end }}
 
+{{/* Whether coil-egress-controller runs: for Egresses, for floating addresses, or for both. */}}
+{{- define "coil.hasEgressController" -}}
+{{- if or .Values.egress.enabled .Values.eip.enabled }}true{{ end }}
+{{- end }}
+
 {{/* Whether nodes have pods' addresses from AWS. Former charts have neither of the values (--reuse-values). */}}
 {{- define "coil.awsEni" -}}
 {{- if and .Values.ipam.enabled (eq (.Values.ipam.addressSource | default "pools") "aws-eni") }}true{{ end }}

@@ -29,13 +29,18 @@ from coil.egress.router_pod import ROUTER_CONTAINER
 MUTATE_PATH = "/mutate-coil-cybozu-com-v2-egress"
 VALIDATE_PATH = "/validate-coil-cybozu-com-v2-egress"
 
+_UNSERVED = "no Egress is served in this cluster: egress.enabled of Coil's chart is false"
+
 Patch = list[dict[str, Any]]
 
 
 class EgressAdmission:
-    """`privileged_templates`: router pods may have any privilege that an Egress asks for."""
+    """`privileged_templates`: router pods may have any privilege that an Egress asks for. Where Egresses are not
+    `served`, whoever creates one is warned.
+    """
 
-    def __init__(self, *, privileged_templates: bool = False) -> None:
+    def __init__(self, *, privileged_templates: bool = False, served: bool = True) -> None:
+        self._accepted = ALLOWED if served else Allowed(warnings=[_UNSERVED])
         self._validate = partial(validate_egress, privileged_templates=privileged_templates)
 
     @property
@@ -63,7 +68,7 @@ class EgressAdmission:
             return Invalid([FieldError("spec", str(error))])
         old = self._faults_before(request) if request.operation is Operation.UPDATE else []
         faults = [fault for fault in self._validate(new) if fault not in old]
-        return Invalid(faults) if faults else ALLOWED
+        return Invalid(faults) if faults else self._accepted
 
     def _faults_before(self, request: AdmissionRequest) -> list[FieldError]:
         """The violations before an update; none if the object cannot be decoded: the new one must keep every rule."""

@@ -114,3 +114,11 @@ def test_the_chart_names_the_paths_that_are_served() -> None:
     }
     for webhook in (webhook for document in documents for webhook in document["webhooks"]):
         assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "None")
+
+
+async def test_who_creates_what_nobody_serves_is_warned() -> None:
+    admission = EgressAdmission(served=False)
+    for operation, old in ((Operation.CREATE, None), (Operation.UPDATE, egress())):
+        verdict = await admission.validate(request(operation, egress(), old))
+        assert isinstance(verdict, Allowed)
+        assert verdict.warnings == ["no Egress is served in this cluster: egress.enabled of Coil's chart is false"]
