@@ -134,6 +134,7 @@ GATEWAY: Final = (
         ],
         waits=True,
     ),
+    Step("prefer-node", ["egressgateway.*/office patched"]),
     Step("see-eips", [r"^egressgateway\S+/office ", rf"^egresstunnel\S+/{NODE} .*Ready", r"^\[pod/coil-egress-agent-"]),
     Step("see-tunnels", [rf"^{NODE} .*Ready", rf"^\S+{NODE} +{NODE} "]),
     Step("pods-in-unknown-networks", [r"^payments: $"]),

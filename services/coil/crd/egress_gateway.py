@@ -69,12 +69,20 @@ class IpPools(Struct, frozen=True, kw_only=True):
     ipv6_default_eip: str = msgspec.field(name="ipv6DefaultEIP", default="")
 
 
+class PreferredNode(Struct, frozen=True, kw_only=True):
+    """The node that an address, with its partner, is to be on while that one can carry it."""
+
+    eip: str
+    node: str
+
+
 class NodeSelector(Struct, frozen=True, kw_only=True):
-    """`limit` counts with the policy Limit."""
+    """`limit` counts with the policy Limit; `preferred_nodes` come before the policy."""
 
     selector: LabelSelector = LabelSelector()
     policy: str = NodePolicy.AVERAGE
     limit: int = SHARE_LIMIT
+    preferred_nodes: tuple[PreferredNode, ...] = ()
 
 
 class EgressGatewaySpec(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,8 @@ from coil.crd.names import SHARE_LIMIT
 MAX_RANGES = 1024
 _DEFAULT_EIP = "The address of policies with the allocatorPolicy default. If empty, the first address of the pool."
 _NODE_POLICY_LENGTH = 63
+_NODE_NAME_LENGTH = 253
+MAX_PREFERENCES = 1024
 
 
 def egress_gateway_definition() -> Document:
@@ -60,6 +62,32 @@ def egress_gateway_definition() -> Document:
                 "Anything else, which egressgateway accepts, counts as AverageSelection.",
             },
             "limit": _limit("Policies that a node serves under the policy Limit."),
+            "preferredNodes": {
+                "type": "array",
+                "maxItems": MAX_PREFERENCES,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["eip"],
+                "description": "Where addresses are to be, while these nodes can carry them. To move one, add it here.",
+                "items": object_schema(
+                    "An address, with its partner of the other family, and its node.",
+                    {
+                        "eip": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": IPV6_LENGTH,
+                            "pattern": rf"^({IPV4}|{IPV6})$",
+                            "description": "An IPv4 or IPv6 address of the gateway.",
+                        },
+                        "node": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": _NODE_NAME_LENGTH,
+                            "description": "Name of a Node that the selector selects.",
+                        },
+                    },
+                    required=("eip", "node"),
+                ),
+            },
         },
         required=("selector",),
     )

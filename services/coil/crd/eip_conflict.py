@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import accumulate
 
 from coil.crd.address_pool import AddressPool
@@ -209,6 +209,15 @@ def _longer(one: TakenSpan, other: TakenSpan) -> TakenSpan:
 @lru_cache(maxsize=256)
 def _spans(texts: tuple[str, ...], version: Version) -> Sequence[Span]:
     return merge_spans(span for text in texts if (span := try_span(text, version)) is not None)
+
+
+def is_offered(spec: EgressGatewaySpec, address: str) -> bool:
+    """Whether the text is an address of the gateway."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    return _inside(spec, found.version, int(found))
 
 
 def _inside(spec: EgressGatewaySpec, version: Version, number: int) -> bool:

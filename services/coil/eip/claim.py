@@ -3,17 +3,26 @@
 Bottom of the room. An EIP is one address, or a pair of both families that goes everywhere together.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import TypeVar
 
-from coil.crd.egress_gateway import AddressPolicy, EgressGatewaySpec, IpPools, NodePolicy, PolicyRef, Sharing
+from coil.crd.egress_gateway import (
+    AddressPolicy,
+    EgressGatewaySpec,
+    IpPools,
+    NodePolicy,
+    NodeSelector,
+    PolicyRef,
+    Sharing,
+)
 from coil.crd.egress_gateway_policy import AllocatorPolicy, EgressGatewayPolicy
 from coil.crd.names import NodeName
 from coil.eip.address_range import AddressRanges, RangeError, parse_ranges
-from coil.kernel.family import Family
+from coil.kernel.family import Family, IPAddress
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -104,6 +113,12 @@ class GatewayRules:
     node_policy: NodePolicy = NodePolicy.AVERAGE
     node_limit: int = 5
     default_eip: Eip | None = None
+    preferred: Mapping[IPAddress, NodeName] = field(default_factory=dict)
+
+    def preferred_node(self, eip: Eip) -> NodeName | None:
+        """Where somebody wants the EIP to be."""
+        parts = [part for part in (eip.ipv4, eip.ipv6) if part is not None]
+        return next((self.preferred[part] for part in parts if part in self.preferred), None)
 
     def tenant(self, claim: Claim) -> str:
         """Two policies may have one address if this is the same of both."""
@@ -133,7 +148,17 @@ def parse_rules(spec: EgressGatewaySpec) -> GatewayRules:
         node_policy=NodePolicy.AVERAGE if node_policy is NodePolicy.AVERAGE_AS_PROPOSED else node_policy,
         node_limit=max(1, spec.node_selector.limit),
         default_eip=_parse_default_eip(spec.ippools),
+        preferred=_parse_preferred(spec.node_selector),
     )
+
+
+def _parse_preferred(selector: NodeSelector) -> dict[IPAddress, NodeName]:
+    """The first entry of an address counts. A text that is no address means nothing."""
+    found: dict[IPAddress, NodeName] = {}
+    for entry in selector.preferred_nodes:
+        with suppress(ValueError):
+            found.setdefault(ip_address(entry.eip), NodeName(entry.node))
+    return found
 
 
 def _parse_default_eip(pools: IpPools) -> Eip | None:

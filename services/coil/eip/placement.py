@@ -94,6 +94,7 @@ class _Work:
         self._served = 0
         self._policy = rules.address_policy
         self._tenant = rules.tenant
+        self._preferred_node = rules.preferred_node
         self._random = random
         self._nodes = NodeScheduler(rules, (one.node for one in candidates if one.ready), random)
         self._index = EipIndex(rules)
@@ -140,7 +141,8 @@ class _Work:
             if node is not None:
                 home.setdefault(id(binding), node)
         for binding in self._index.bindings:
-            if (node := home.get(id(binding))) is not None:
+            node = self._preferred(binding) or home.get(id(binding))
+            if node is not None:
                 self._assign(binding, node)
         return [claim for claim in claims if claim.policy in newcomers]
 
@@ -267,7 +269,12 @@ class _Work:
                 return unfilled
         return nodes.choose(1, [node for node in nodes.counts if on(node, tenant)])
 
+    def _preferred(self, binding: Binding) -> NodeName | None:
+        """Where somebody wants it to be, if it can be there."""
+        return self._ready(self._preferred_node(binding.eip))
+
     def _assign(self, binding: Binding, node: NodeName | None) -> None:
+        node = self._preferred(binding) or node
         self._index.assign(binding, node)
         self._nodes.add(node, len(binding.policies))
 

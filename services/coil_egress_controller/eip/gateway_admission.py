@@ -29,6 +29,7 @@ from coil.crd.builtin import Namespace
 from coil.crd.egress_gateway import EgressGateway, NodePolicy
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_conflict import (
+    is_offered,
     validate_disjoint_ranges,
     validate_kept,
     validate_only_default,
@@ -105,10 +106,15 @@ class GatewayAdmission:
 
 
 def _warn(gateway: EgressGateway) -> list[str]:
-    policy = gateway.spec.node_selector.policy
-    if policy in {"", *NodePolicy}:
-        return []
-    return [f"spec.nodeSelector.policy {policy!r} is unknown and counts as {NodePolicy.AVERAGE}"]
+    selector = gateway.spec.node_selector
+    warnings = []
+    if selector.policy not in {"", *NodePolicy}:
+        warnings.append(f"spec.nodeSelector.policy {selector.policy!r} is unknown and counts as {NodePolicy.AVERAGE}")
+    if strays := [entry.eip for entry in selector.preferred_nodes if not is_offered(gateway.spec, entry.eip)]:
+        message = f"has {strays[0]}, which is not an address of the gateway"
+        more = f", and {len(strays) - 1} more" if len(strays) > 1 else ""
+        warnings.append(f"spec.nodeSelector.preferredNodes {message}{more}")
+    return warnings
 
 
 def find_users(

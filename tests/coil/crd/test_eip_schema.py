@@ -24,6 +24,7 @@ from coil.crd.egress_gateway import (
     IpPools,
     NodeSelector,
     PolicyRef,
+    PreferredNode,
     Ranges,
 )
 from coil.crd.egress_gateway_policy import (
@@ -76,6 +77,7 @@ def inside(schema: Document, path: str) -> Document:
         (inside(GATEWAY, "spec.ranges"), Ranges),
         (inside(GATEWAY, "spec.nodeSelector"), NodeSelector),
         (inside(GATEWAY, "spec.nodeSelector.selector"), LabelSelector),
+        (inside(GATEWAY, "spec.nodeSelector.preferredNodes.[]"), PreferredNode),
         (inside(GATEWAY, "spec.allowedNamespaces.matchExpressions.[]"), Requirement),
         (inside(GATEWAY, "status"), EgressGatewayStatus),
         (inside(GATEWAY, "status.nodeList.[]"), GatewayNode),

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address
 
@@ -15,6 +15,7 @@ from coil.crd.egress_gateway import (
     NodePolicy,
     NodeSelector,
     PolicyRef,
+    PreferredNode,
     Ranges,
     Sharing,
 )
@@ -253,6 +254,39 @@ def test_the_default_eip_is_everybodys_and_each_of_rr_has_its_own() -> None:
     assert again == placement
     late = run(given_rules, [*wanted, asking("r3", "ns0", given_rules, "rr")], former=placement.placed)
     assert {name.name: refusal.reason for name, refusal in late.refused.items()} == {"r3": RefusalReason.NO_ADDRESS}
+
+
+def preferring(nodes: Mapping[int, str]) -> GatewayRules:
+    """By the last part of an address, where it is to be."""
+    preferred = tuple(PreferredNode(eip=f"10.6.0.{last}", node=node) for last, node in nodes.items())
+    selector = NodeSelector(preferred_nodes=(*preferred, PreferredNode(eip="x", node="a")))
+    return parse_rules(EgressGatewaySpec(ranges=DUAL, node_selector=selector))
+
+
+def test_an_address_moves_to_the_node_that_somebody_prefers_and_back_when_it_returns() -> None:
+    wanted = claims(4)
+    before = run(rules(), wanted)
+    (first, *_others) = before.placed
+    assert first.eip is not None
+    target = next(name for name in "abc" if name != first.node)
+    given_rules = preferring({int(str(first.eip.ipv4).rpartition(".")[2]): target})
+    moved = run(given_rules, wanted, former=before.placed)
+    assert {one.policy: one.node for one in moved.placed if one.eip == first.eip} == {
+        one.policy: target for one in before.placed if one.eip == first.eip
+    }
+    assert [one for one in moved.placed if one.eip != first.eip] == [
+        one for one in before.placed if one.eip != first.eip
+    ], "nothing else moves"
+    lost = run(given_rules, wanted, former=moved.placed, on=nodes("abc", down=target))
+    assert target not in {one.node for one in lost.placed}
+    returned = run(given_rules, wanted, former=lost.placed)
+    assert {one.node for one in returned.placed if one.eip == first.eip} == {target}
+
+
+def test_a_new_policys_address_begins_where_it_is_preferred() -> None:
+    everywhere = preferring(dict.fromkeys(range(1, 5), "c"))
+    assert {one.node for one in run(everywhere, claims(6)).placed} == {"c"}
+    assert {one.node for one in run(preferring({1: "elsewhere"}), claims(6)).placed} == set("abc")
 
 
 def of_cluster_policy(name: str, *namespaces: str, own: bool = False) -> list[Claim]:

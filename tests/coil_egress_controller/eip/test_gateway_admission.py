@@ -240,6 +240,15 @@ def test_no_answer_is_not_waited_for(door: Door) -> None:
     assert run_virtual(ask) == (["unavailable: egressgateways cannot be read now: no answer in time"], ASK_SECONDS)
 
 
+async def test_a_preference_for_a_foreign_address_is_told(door: Door) -> None:
+    preferred = [{"eip": text, "node": "n1"} for text in ("10.9.0.2", "10.9.0.1", "fd00::1")]
+    nodes = {"selector": {"matchLabels": {"a": "b"}}, "preferredNodes": preferred}
+    document = gateway_document("eg7", ranges={"ipv4": ["10.9.0.1"]}, nodeSelector=nodes)
+    assert await door.admission.validate(request(Operation.CREATE, document)) == Allowed(
+        warnings=["spec.nodeSelector.preferredNodes has 10.9.0.2, which is not an address of the gateway, and 1 more"]
+    )
+
+
 async def test_a_node_policy_that_is_unknown_is_told(door: Door) -> None:
     """egressgateway accepts any text."""
     for node_policy, warnings in (
