@@ -36,6 +36,7 @@ BITS = 3
 BLOCKS = ["10.211.0.0/29", "10.211.0.24/29", "10.211.0.56/29"]
 """Those that v1 has given away, of the eight: on the first node, on the second, and on the first again."""
 HELD = "example.invalid/held"
+BUDGET = "strict"
 V1_LABEL = {"k8s-app": "coil-v1"}
 TEMPLATE = {
     "metadata": {"labels": V1_LABEL},
@@ -133,6 +134,19 @@ class V1World:
         patch = f"--patch={json.dumps({'status': status})}"
         place = f"--namespace={self.pool}"
         self.plane.kubectl("patch", "pod", name, place, "--subresource=status", "--type=merge", patch)
+
+    def forbid_evictions(self) -> None:
+        """By a budget for all pods, of which no controller says how many it allows."""
+        budget = {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": BUDGET, "namespace": self.pool},
+            "spec": {"maxUnavailable": 0, "selector": {}},
+        }
+        apply(self.plane, budget)
+
+    def allow_evictions(self) -> None:
+        self.plane.kubectl("delete", "poddisruptionbudget", BUDGET, f"--namespace={self.pool}")
 
     def pods(self) -> set[str]:
         items = self.plane.read(f"/api/v1/namespaces/{self.pool}/pods")["items"]
@@ -255,6 +269,12 @@ async def test_from_v1_to_v2_while_pods_run(world: V1World) -> None:
     assert "have no controller and will not come back" in declined.stderr
     assert world.run("replace", "--dry-run").returncode == 0
     assert world.restarts() == 0
+    world.forbid_evictions()
+    refused = world.run("replace", "--yes", "--timeout=1s")
+    assert (refused.returncode, world.pods()) == (1, {"old-1", "old-2", "new"})
+    assert "was not evicted" in refused.stderr
+    assert "disruption budget" in refused.stderr
+    world.allow_evictions()
     replaced = world.run("replace", answer="y\n")
     assert (replaced.returncode, world.pods()) == (0, {"new"}), replaced.stderr
     assert [block.name for block in await world.ipam.blocks() if block.reserved] == []
@@ -300,7 +320,7 @@ async def test_a_replacement_that_is_interrupted_goes_on_where_it_was(
         process.send_signal(number)
         _, said = process.communicate(timeout=SECONDS)
     assert (process.returncode, world.pods()) == (code, {"old-2", "old-3"})
-    assert f"the pod {world.pool}/old-1 was deleted" in said
+    assert f"the pod {world.pool}/old-1 was evicted" in said
     assert said.endswith("run it again to go on\n")
     assert len([block for block in await world.ipam.blocks() if block.reserved]) == len(BLOCKS)
 

@@ -20,7 +20,7 @@ from coil_migrator.conversion import Conversion, ConversionError, convert
 from coil_migrator.etcd_reader import EtcdReader
 from coil_migrator.manifest import render_manifests
 from coil_migrator.progress import Progress
-from coil_migrator.v1_install import NAMESPACE, V1_OBJECTS, V1Object, select_writers, wait_gone
+from coil_migrator.v1_install import NAMESPACE, V1_OBJECTS, V1Object, select_writers, wait_until_true
 from coil_migrator.v1_state import V1StateError, parse_v1_state
 
 
@@ -128,7 +128,7 @@ async def _remove(cluster: ApiClient, item: V1Object, timeout: float, done: list
     async def is_gone() -> bool:
         return not await _exists(cluster, item)
 
-    if not await wait_gone(is_gone, timeout=timeout):
+    if not await wait_until_true(is_gone, timeout=timeout):
         raise DumpError(f"v1's {item} is still there after {timeout:g} s: see what its finalizers wait for")
 
 
@@ -138,6 +138,6 @@ async def _wait_for_writers(cluster: ApiClient, timeout: float) -> None:
     async def are_gone() -> bool:
         return not select_writers(await pods())
 
-    if not await wait_gone(are_gone, timeout=timeout):
+    if not await wait_until_true(are_gone, timeout=timeout):
         names = ", ".join(select_writers(await pods())[:5])
         raise DumpError(f"pods of v1 still run after {timeout:g} s, and may change what is in etcd: {names}")

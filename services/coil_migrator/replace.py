@@ -1,9 +1,10 @@
 """`coil-migrator replace`: the end of v1's pods, node by node, and then of the blocks that were reserved for them.
 
-    look ─► (a person agrees) ─► each node: each pod goes, its controller makes another, which has an address of v2
-         ─► reserved blocks that no pod lives in any more go ─► coild is restarted when none is left
+    look ─► (a person agrees) ─► each node: each pod is evicted, and its controller makes another, which has an address
+         of v2 ─► reserved blocks that no pod lives in any more are deleted ─► coild is restarted when none is left
 
-A pod is one of v1 if one of its addresses is in a reserved block: v2 gives nothing from those.
+A pod is one of v1 if one of its addresses is in a reserved block: v2 gives nothing from those. PodDisruptionBudgets
+count, and of the pods of a controller the next one is evicted when as many are Ready again as before.
 
 Invariant: a reserved block goes only after the API server has shown no pod with an address in it. Whatever stops a run,
 the next one goes on with the pods that are left. A pod that does not end in time is told of and passed over.
@@ -12,6 +13,7 @@ the next one goes on with the pods that are left. A pod that does not end in tim
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import ip_address
 
 from coil.crd.address_block import ADDRESS_BLOCKS, AddressBlock
@@ -23,7 +25,7 @@ from coil.crd.validation import render_names
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from coil_migrator.progress import Progress
-from coil_migrator.v1_install import wait_gone
+from coil_migrator.v1_install import wait_until_true
 from coil_migrator.workload import DAEMON_SETS
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -56,12 +58,7 @@ def plan_replacement(blocks: Iterable[AddressBlock], pods: Iterable[Pod]) -> Rep
     for pod in tenants:
         if pod not in static:
             nodes.setdefault(NodeName(pod.spec.node_name), []).append(pod)
-    lonely = tuple(
-        pod
-        for group in nodes.values()
-        for pod in group
-        if not any(owner.controller for owner in pod.metadata.owner_references)
-    )
+    lonely = tuple(pod for group in nodes.values() for pod in group if not _controller(pod))
     return Replacement({node: tuple(group) for node, group in nodes.items()}, static, lonely)
 
 
@@ -113,6 +110,8 @@ RESTART_MARK = "coil.cybozu.com/restarted-after"
 RESTART_VALUE = "v1-migration"
 
 _SELECTOR = f"{LABEL_RESERVED}={RESERVED}"
+_BUDGET_SECONDS = 5.0
+"""Until the next question, as kubectl drain has it; the API server says ten where it says anything."""
 _SHOWN = 10
 """Names in one list for a person."""
 
@@ -123,10 +122,13 @@ class ReplaceError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceOptions:
-    """Seconds: `interval` between two nodes, `timeout` for one pod. `coild` None: nothing is restarted."""
+    """Seconds: `interval` between two nodes, `timeout` for each of a pod's eviction, end and successor. Without
+    `evict`, pods are deleted whatever PodDisruptionBudgets say. `coild` None: nothing is restarted.
+    """
 
     interval: float = 10.0
     timeout: float = 600.0
+    evict: bool = True
     coild: NamespacedName | None = None
 
 
@@ -145,7 +147,7 @@ class Outlook:
     def lines(self) -> list[str]:
         """For the person who is to agree."""
         plan = self.replacement
-        found = [f"{plan.count} pods on {len(plan.pods)} nodes, which v1 gave their addresses, will be deleted"]
+        found = [f"{plan.count} pods on {len(plan.pods)} nodes, which v1 gave their addresses, will be replaced"]
         found += [f"  {node}: {_list_pods(pods)}" for node, pods in plan.pods.items()]
         if plan.lonely:
             found.append(f"these have no controller and will not come back: {_list_pods(plan.lonely)}")
@@ -172,13 +174,20 @@ async def replace(cluster: ApiClient, options: ReplaceOptions, *, progress: Prog
     blocks = await cluster.list(ADDRESS_BLOCKS, labels=_SELECTOR)
     plan = plan_replacement(blocks, await cluster.list(PODS))
     progress.begin(plan.count)
+    blocked: set[str] = set()
     for number, (node, pods) in enumerate(plan.pods.items()):
         if number:
             await asyncio.sleep(options.interval)
         for pod in pods:
             progress.step(f"{node}: {describe_pod(pod)}")
-            if fault := await _end(cluster, pod, options.timeout, done):
+            owner = _controller(pod)
+            if owner in blocked:
+                fault = "stays, as its controller has fewer pods that are Ready than before"
+            else:
+                fault = await _replace_pod(cluster, pod, options, done)
+            if fault:
                 progress.say(f"{describe_pod(pod)}: {fault}")
+                blocked |= {owner} - {""}
     tenants = find_tenants(await cluster.list(ADDRESS_BLOCKS, labels=_SELECTOR), await cluster.list(PODS))
     for name, left in tenants.items():
         if not left:
@@ -195,25 +204,66 @@ async def replace(cluster: ApiClient, options: ReplaceOptions, *, progress: Prog
         done.append(f"the DaemonSet {daemon_set} is being restarted")
 
 
-async def _end(cluster: ApiClient, pod: Pod, timeout: float, done: list[str]) -> str:
-    """Delete the pod and wait until it is gone, or another one has its name. Returns why it is not, or nothing."""
-    name, namespace, uid = pod.metadata.name, pod.metadata.namespace, pod.metadata.uid
+async def _replace_pod(cluster: ApiClient, pod: Pod, options: ReplaceOptions, done: list[str]) -> str:
+    """End the pod, and return when its controller has as many that are Ready as before. Returns what is wrong with
+    that, or nothing.
+    """
+    timeout, owner = options.timeout, _controller(pod)
+    before = await _count_ready(cluster, pod)
     try:
-        await cluster.delete(PODS, name, namespace=namespace, uid=uid)
+        if options.evict:
+            await _evict(cluster, pod, timeout)
+        else:
+            await cluster.delete(PODS, pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
     except (NotFoundError, ConflictError):
         return ""
     except (InvalidError, UnavailableError) as error:
-        return f"was not deleted: {error}"
-    done.append(f"the pod {describe_pod(pod)} was deleted")
+        return f"was not {'evicted' if options.evict else 'deleted'}: {error}"
+    done.append(f"the pod {describe_pod(pod)} was {'evicted' if options.evict else 'deleted'}")
 
     async def is_gone() -> bool:
         try:
-            return (await cluster.get(PODS, name, namespace=namespace)).metadata.uid != uid
+            found = await cluster.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace)
         except NotFoundError:
             return True
+        return found.metadata.uid != pod.metadata.uid
 
-    gone = await wait_gone(is_gone, timeout=timeout)
-    return "" if gone else f"has not ended within {timeout:g} s"
+    async def is_followed() -> bool:
+        return await _count_ready(cluster, pod) >= before
+
+    if not await wait_until_true(is_gone, timeout=timeout):
+        return f"has not ended within {timeout:g} s"
+    if owner and not await wait_until_true(is_followed, timeout=timeout):
+        return f"has ended, but its controller has not had {before} pods that are Ready again within {timeout:g} s"
+    return ""
+
+
+async def _evict(cluster: ApiClient, pod: Pod, timeout: float) -> None:
+    """Ask until budgets allow it, for at most `timeout` seconds. Raises as `ApiClient.evict`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        try:
+            return await cluster.evict(pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid)
+        except UnavailableError as error:
+            left = deadline - loop.time()
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS or left <= 0:
+                raise
+            await asyncio.sleep(min(error.retry_after or _BUDGET_SECONDS, left))
+
+
+async def _count_ready(cluster: ApiClient, pod: Pod) -> int:
+    """How many pods of its controller are Ready; 0 without one."""
+    owner = _controller(pod)
+    if not owner:
+        return 0
+    pods = await cluster.list(PODS, namespace=pod.metadata.namespace)
+    return sum(each.ready for each in pods if _controller(each) == owner)
+
+
+def _controller(pod: Pod) -> str:
+    """The UID of what makes the pod anew; "" if nothing does."""
+    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
 
 
 async def _restartable(cluster: ApiClient, name: NamespacedName | None) -> NamespacedName | None:

@@ -204,7 +204,18 @@ class ReplaceSettings(ChangeSettings):
     interval: float = flag(
         "10s", parse=parse_duration, group=Group.MIGRATION, help="how long to wait before the pods of the next node"
     )
-    timeout: float = flag("10m", parse=parse_period, group=Group.MIGRATION, help="how long one pod may take to end")
+    timeout: float = flag(
+        "10m",
+        parse=parse_period,
+        group=Group.MIGRATION,
+        help="how long one pod may take to be evicted, to end, and until its successor is ready",
+    )
+    disable_eviction: bool = flag(
+        "false",
+        parse=parse_boolean,
+        group=Group.MIGRATION,
+        help="delete pods instead of evicting them, whatever PodDisruptionBudgets say",
+    )
     coild: NamespacedName | None = flag(
         "kube-system/coild",
         parse=parse_optional_name,
@@ -215,4 +226,6 @@ class ReplaceSettings(ChangeSettings):
 
     @property
     def options(self) -> ReplaceOptions:
-        return ReplaceOptions(interval=self.interval, timeout=self.timeout, coild=self.coild)
+        return ReplaceOptions(
+            interval=self.interval, timeout=self.timeout, evict=not self.disable_eviction, coild=self.coild
+        )

@@ -78,8 +78,8 @@ def select_writers(pods: Iterable[Pod]) -> list[str]:
 POLL_SECONDS = 0.5
 
 
-async def wait_gone(is_gone: Callable[[], Awaitable[bool]], *, timeout: float) -> bool:
-    """True as soon as `is_gone` says so, False after `timeout` seconds. Asks at least once.
+async def wait_until_true(holds: Callable[[], Awaitable[bool]], *, timeout: float) -> bool:
+    """True as soon as `holds` says so, False after `timeout` seconds. Asks at least once.
 
     An API server that cannot be heard is asked again; other errors are raised.
     """
@@ -87,7 +87,7 @@ async def wait_gone(is_gone: Callable[[], Awaitable[bool]], *, timeout: float) -
     deadline = loop.time() + timeout
     while True:
         try:
-            if await is_gone():
+            if await holds():
                 return True
         except UnavailableError:
             pass

@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from coil.crd.builtin import PODS
 from coil.crd.names import LABEL_NODE, LABEL_POOL, LABEL_RESERVED, RESERVED
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.errors import ApiError
@@ -39,7 +40,8 @@ class MemoryCluster(MemoryClient):
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
         metadata = {"ownerReferences": [owner]} | fields.pop("metadata", {})
         spec = {"nodeName": node} | fields.pop("spec", {})
-        status = {"phase": "Running", "podIPs": [{"ip": address}]} | fields.pop("status", {})
+        ready = {"type": "Ready", "status": "True"}
+        status = {"phase": "Running", "podIPs": [{"ip": address}], "conditions": [ready]} | fields.pop("status", {})
         return self.add("pods", name, namespace="apps", metadata=metadata, spec=spec, status=status)
 
     def add_block(self, name: str, ipv4: str, *, reserved: bool = True) -> None:
@@ -57,9 +59,18 @@ class MemoryCluster(MemoryClient):
     async def delete(self, resource: Resource[T], name: str, *, namespace: str = "", uid: str = "") -> None:
         document = self.api.find_document(resource, name, namespace)
         await super().delete(resource, name, namespace=namespace, uid=uid)
+        self._react(resource, document)
+
+    async def evict(self, name: str, *, namespace: str, uid: str = "") -> None:
+        document = self.api.find_document(PODS, name, namespace)
+        await super().evict(name, namespace=namespace, uid=uid)
+        self._react(PODS, document)
+
+    def _react(self, resource: Resource[Any], document: Document | None) -> None:
         assert document is not None
-        if name in self.stubborn:
-            self.api.put(resource, document)
+        if document["metadata"]["name"] in self.stubborn:
+            ending = {**document["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+            self.api.put(resource, {**document, "metadata": ending})
         for react in self.reactions:
             react(resource.plural, document)
 
@@ -67,5 +78,5 @@ class MemoryCluster(MemoryClient):
         if moment is Moment.BEFORE:
             if waiting := self.faults.get(call.verb):
                 raise waiting.pop(0)
-        elif call.verb in {"patch", "delete"}:
+        elif call.verb in {"patch", "delete", "evict"}:
             self.changes.append(f"{call.verb} {call.plural} {call.name}")

@@ -82,16 +82,29 @@ class PodSpec(Struct, frozen=True, kw_only=True):
     host_network: bool = False
 
 
+class PodCondition(Struct, frozen=True, kw_only=True):
+    type: str
+    status: str = ""
+
+
 class PodStatus(Struct, frozen=True, kw_only=True):
     phase: str = ""
     # The API writes "podIPs"; the struct's camel case would ask for "podIps".
     pod_ips: tuple[PodIP, ...] = msgspec.field(name="podIPs", default=())
+    conditions: tuple[PodCondition, ...] = ()
 
 
 class Pod(Struct, frozen=True, kw_only=True):
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves: its condition Ready is True, and it is not being deleted."""
+        return not self.metadata.deleting and any(
+            condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions
+        )
 
 
 MIRROR_POD = "kubernetes.io/config.mirror"

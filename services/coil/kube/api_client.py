@@ -80,3 +80,7 @@ class ApiClient(Protocol):
         `uid` is a precondition: ConflictError. Raises NotFoundError.
         """
         ...
+
+    async def evict(self, name: str, *, namespace: str, uid: str = "") -> None:
+        """As `delete` of a pod, unless a PodDisruptionBudget forbids it now: UnavailableError with the status 429."""
+        ...

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from coil.crd.builtin import PODS
 from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.access import Access
@@ -157,6 +158,20 @@ class KubeClient:
             options["preconditions"] = preconditions
         path = _path(resource, namespace=namespace, name=name)
         await self._transport.call("DELETE", path, body=msgspec.json.encode(options))
+
+    async def evict(self, name: str, *, namespace: str, uid: str = "") -> None:
+        """Ask for a pod's deletion as far as PodDisruptionBudgets allow it (policy/v1 Eviction): UnavailableError with
+        the status 429 if one does not. Otherwise as `delete`.
+        """
+        eviction: dict[str, Any] = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        if uid:
+            eviction["deleteOptions"] = {"preconditions": {"uid": uid}}
+        path = _path(PODS, namespace=namespace, name=name, subresource="eviction")
+        await self._transport.call("POST", path, body=msgspec.json.encode(eviction))
 
     def collection(
         self,

@@ -13,29 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coil.crd.builtin import Pod, PodStatus, pod_uids
+from coil.crd.builtin import Pod, pod_uids
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.meta import LabelSelector, Struct
+from coil.crd.meta import LabelSelector
 from coil.crd.resource import Resource, object_key
 from coil.eip.slice_packing import endpoint_of, is_finished
 from coil.kernel.family import IPAddress
 from coil_egress_agent.eip.node_assignment import parse_address
 
 
-class PodCondition(Struct, frozen=True, kw_only=True):
-    type: str
-    status: str
-
-
-class NodePodStatus(PodStatus, frozen=True, kw_only=True):
-    conditions: tuple[PodCondition, ...] = ()
-
-
 class NodePod(Pod, frozen=True, kw_only=True):
     """Of a pod what decides about its ways."""
-
-    status: NodePodStatus = NodePodStatus()
 
     @property
     def has_sandbox(self) -> bool:

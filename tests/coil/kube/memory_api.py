@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from coil.crd.builtin import PODS
 from coil.crd.meta import Struct
 from coil.crd.resource import HasMetadata, Resource
 from coil.kube.errors import AlreadyExistsError, ApiError, ConflictError, InvalidError, NotFoundError
@@ -292,6 +293,9 @@ class MemoryClient:
         await self._call(
             "delete", resource, name, lambda: self.api.delete(resource, name, namespace=namespace, uid=uid)
         )
+
+    async def evict(self, name: str, *, namespace: str, uid: str = "") -> None:
+        await self._call("evict", PODS, name, lambda: self.api.delete(PODS, name, namespace=namespace, uid=uid))
 
     async def _call(self, verb: str, resource: Resource[Any], name: str, effect: Callable[[], Answer]) -> Answer:
         call = Call(verb, resource.plural, name)

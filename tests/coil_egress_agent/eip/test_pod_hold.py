@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from coil.crd.builtin import PodIP, PodSpec
+from coil.crd.builtin import PodCondition, PodIP, PodSpec, PodStatus
 from coil.crd.egress_gateway_policy import AppliedTo
 from coil.crd.meta import LabelSelector, ObjectMeta
 from coil.kube.errors import UnavailableError
-from coil_egress_agent.eip.node_pods import NodePod, NodePodStatus, PodCondition
+from coil_egress_agent.eip.node_pods import NodePod
 from coil_egress_agent.eip.pod_hold import PASS_SECONDS
 from tests.coil_egress_agent.eip.node_scene import Scene, eip, endpoints, gateway, listed, policy, running, until
 
@@ -25,7 +25,7 @@ def pod(name: str = "new", *, address: str = "", labels: dict[str, str] = WEB, *
     return NodePod(
         metadata=ObjectMeta(name=name, namespace="t1", labels=labels, uid=name, **changes.pop("metadata", {})),
         spec=PodSpec(node_name="n1", **changes.pop("spec", {})),
-        status=NodePodStatus(pod_ips=(PodIP(ip=address),) if address else (), **changes),
+        status=PodStatus(pod_ips=(PodIP(ip=address),) if address else (), **changes),
     )
 
 

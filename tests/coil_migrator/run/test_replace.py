@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import io
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ class Scene:
     screen: io.StringIO = field(default_factory=io.StringIO)
     deaths: dict[str, float] = field(default_factory=dict)
     """When each pod was deleted."""
+    begun: float = 0.0
 
     def __post_init__(self) -> None:
         self.cluster.add_block("default-0-v1", "10.1.0.0/30")
@@ -52,9 +54,14 @@ class Scene:
     async def look(self) -> Outlook:
         return await look(self.cluster, OPTIONS)
 
-    async def replace(self) -> None:
+    async def replace(self, options: ReplaceOptions = OPTIONS) -> None:
         progress = Progress(self.screen, columns=None)
-        await replace(self.cluster, OPTIONS, progress=progress, done=self.done)
+        self.begun = asyncio.get_running_loop().time()
+        await replace(self.cluster, options, progress=progress, done=self.done)
+
+    def set_ready(self, pod: str, status: str = "True") -> None:
+        document = self.cluster.document("pods", pod, "apps")
+        document["status"]["conditions"] = [{"type": "Ready", "status": status}]
 
     def restarted(self) -> bool:
         template = self.cluster.document("daemonsets", "coild", "kube-system")["spec"]["template"]
@@ -69,7 +76,7 @@ def scene() -> Scene:
 async def test_pods_node_by_node_then_blocks_then_coild(scene: Scene) -> None:
     await scene.replace()
     assert scene.cluster.changes == [
-        *(f"delete pods old-{number}" for number in range(4)),
+        *(f"evict pods old-{number}" for number in range(4)),
         "delete addressblocks default-0-v1",
         "delete addressblocks default-1-v1",
         "patch daemonsets coild",
@@ -87,7 +94,7 @@ async def test_looking_changes_nothing_and_tells_all(scene: Scene) -> None:
     outlook = await scene.look()
     assert outlook
     assert outlook.lines() == [
-        "5 pods on 2 nodes, which v1 gave their addresses, will be deleted",
+        "5 pods on 2 nodes, which v1 gave their addresses, will be replaced",
         "  node-0: apps/old-0, apps/old-1",
         "  node-1: apps/bare, apps/old-2, apps/old-3",
         "these have no controller and will not come back: apps/bare",
@@ -125,7 +132,7 @@ async def test_a_run_that_is_cut_short_is_gone_on_with(scene: Scene) -> None:
     scene.cluster.stubborn.clear()
     scene.cluster.changes.clear()
     await scene.replace()
-    assert [write for write in scene.cluster.changes if "pods" in write] == ["delete pods old-2", "delete pods old-3"]
+    assert [write for write in scene.cluster.changes if "pods" in write] == ["evict pods old-2", "evict pods old-3"]
     assert scene.cluster.names("addressblocks") == ["default-2"]
 
 
@@ -139,6 +146,8 @@ async def test_cut_short_before_the_restart(scene: Scene) -> None:
 
 
 async def test_a_pod_that_does_not_end_keeps_its_block_and_the_others_go_on(scene: Scene) -> None:
+    alone = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "db", "uid": "other", "controller": True}
+    scene.cluster.add_pod("old-0", "10.1.0.0", node="node-0", metadata={"ownerReferences": [alone]})
     scene.cluster.stubborn.add("old-0")
     with pytest.raises(ReplaceError, match=r"default-0-v1: apps/old-0$"):
         await scene.replace()
@@ -151,7 +160,7 @@ async def test_a_static_pod_keeps_its_block(scene: Scene) -> None:
     scene.cluster.add_pod("static", "10.1.0.3", metadata={"annotations": {MIRROR: "x"}})
     with pytest.raises(ReplaceError, match="default-0-v1: apps/static"):
         await scene.replace()
-    assert "delete pods static" not in scene.cluster.changes
+    assert "evict pods static" not in scene.cluster.changes
 
 
 async def test_a_pod_that_came_back_with_its_old_address_keeps_the_block(scene: Scene) -> None:
@@ -180,17 +189,66 @@ async def test_an_api_server_that_cannot_be_heard_for_a_moment(scene: Scene) -> 
     assert scene.cluster.names("addressblocks") == ["default-2"]
 
 
-async def test_a_deletion_that_failed_is_told_and_made_good_by_the_next_run(scene: Scene) -> None:
-    scene.cluster.faults["delete"] = [UnavailableError("503", status=503)]
+async def test_an_eviction_that_failed_is_told_and_made_good_by_the_next_run(scene: Scene) -> None:
+    scene.cluster.faults["evict"] = [UnavailableError("503", status=503)]
     with pytest.raises(ReplaceError, match="default-0-v1: apps/old-0"):
         await scene.replace()
-    assert "apps/old-0: was not deleted: 503" in scene.screen.getvalue()
+    assert "apps/old-0: was not evicted: 503" in scene.screen.getvalue()
     await scene.replace()
     assert scene.cluster.names("addressblocks") == ["default-2"]
 
 
+async def test_budgets_are_waited_for(scene: Scene) -> None:
+    budget = UnavailableError("the disruption budget web needs 2 healthy pods", status=429)
+    hint = UnavailableError("the same", status=429, retry_after=10.0)
+    scene.cluster.faults["evict"] = [budget, hint]
+    await scene.replace()
+    assert scene.deaths["old-0"] - scene.begun == 15.0
+    assert scene.cluster.names("addressblocks") == ["default-2"]
+
+
+async def test_a_budget_that_never_allows_it_stops_the_workload(scene: Scene) -> None:
+    budget = UnavailableError("the disruption budget web needs 4 healthy pods", status=429)
+    scene.cluster.faults["evict"] = [budget] * 100
+    with pytest.raises(ReplaceError, match="default-0-v1: apps/old-0, apps/old-1"):
+        await scene.replace()
+    assert "apps/old-0: was not evicted: the disruption budget web needs" in scene.screen.getvalue()
+    assert len(scene.cluster.faults["evict"]) == 93, "the others of its controller are not tried"
+    scene.cluster.faults.clear()
+    await scene.replace(dataclasses.replace(OPTIONS, evict=False))
+    assert "delete pods old-0" in scene.cluster.changes
+    assert scene.cluster.names("addressblocks") == ["default-2"]
+
+
+async def test_the_next_pod_of_a_workload_waits_until_its_predecessor_is_followed(scene: Scene) -> None:
+    def make_ready_later(plural: str, document: Document) -> None:
+        if plural == "pods":
+            name = document["metadata"]["name"].replace("old", "new")
+            asyncio.get_running_loop().call_later(7.0, scene.set_ready, name)
+            scene.set_ready(name, "False")
+
+    scene.cluster.reactions.append(make_ready_later)
+    await scene.replace()
+    assert scene.deaths["old-1"] - scene.deaths["old-0"] >= 7.0
+    assert scene.cluster.names("addressblocks") == ["default-2"]
+
+
+async def test_a_successor_that_is_never_ready_keeps_the_others(scene: Scene) -> None:
+    def never(plural: str, document: Document) -> None:
+        if plural == "pods":
+            scene.set_ready(document["metadata"]["name"].replace("old", "new"), "False")
+
+    scene.cluster.reactions.append(never)
+    with pytest.raises(ReplaceError, match="default-0-v1: apps/old-1"):
+        await scene.replace()
+    said = scene.screen.getvalue()
+    assert "apps/old-0: has ended, but its controller has not had 4 pods that are Ready again within 30 s" in said
+    assert "apps/old-1: stays, as its controller has fewer pods that are Ready than before" in said
+    assert scene.cluster.names("pods") == ["new-0", "old-1", "old-2", "old-3"]
+
+
 async def test_a_missing_right_ends_it_at_once(scene: Scene) -> None:
-    scene.cluster.faults["delete"] = [ForbiddenError("no", status=403)]
+    scene.cluster.faults["evict"] = [ForbiddenError("no", status=403)]
     with pytest.raises(ForbiddenError):
         await scene.replace()
     assert (scene.done, scene.cluster.changes) == ([], [])
