@@ -4,7 +4,7 @@ The oracle is iproute2, and coil.md section 3 is the law: names, alias, gateway,
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -215,3 +215,43 @@ def test_a_pod_whose_namespace_went_first_is_deleted(coil: CoilNode, make_pod: M
     pod.destroy()
     coil.runtime.delete(pod, cached=result)
     assert coil.node.kernel.link(host_name(result)) is None
+
+
+# --- with the node's own addresses as gateways
+
+
+@pytest.fixture
+def node_ip(coil: CoilNode) -> Iterator[None]:
+    """coild runs with `--host-address=node-ip` as long as the test does."""
+    coil.coild.kill()
+    other = coil.node.start_coild("--cooling=500ms", "--host-address=node-ip")
+    try:
+        yield
+    finally:
+        other.kill()
+        coil.coild.ensure_running()
+
+
+@pytest.mark.usefixtures("node_ip")
+def test_the_node_speaks_to_its_pods_as_its_internal_ip(coil: CoilNode, make_pod: MakePod) -> None:
+    """Cilium allows what comes from the node, the kubelet's probes for example, by that address."""
+    before = coil.node.kernel.global_addresses()
+    own = [str(coil.node.ipv4), str(coil.node.ipv6)]
+    pod, other = make_pod("dual"), make_pod("dual")
+    result, others = coil.runtime.add(pod), coil.runtime.add(other)
+    assert [entry["gateway"] for entry in result["ips"]] == own
+    assert [route["gw"] for route in result["routes"]] == own
+    on_host = {
+        f"{address['local']}/{address['prefixlen']}"
+        for entry in coil.node.kernel.ip("address", "show", "dev", host_name(result))
+        for address in entry["addr_info"]
+    }
+    assert on_host == {f"{own[0]}/32", f"{own[1]}/128", "fe80::1/64"}
+    for address, elsewhere, on_node in zip(addresses_of(result), addresses_of(others), own, strict=True):
+        assert converse(coil.node.kernel.netns, pod.kernel.netns, address) == on_node
+        assert converse(pod.kernel.netns, coil.node.kernel.netns, on_node) == address
+        assert converse(pod.kernel.netns, other.kernel.netns, elsewhere) == address
+    coil.runtime.check(pod, cached=result)
+    for sandbox in (pod, other):
+        coil.runtime.delete(sandbox)
+    assert coil.node.kernel.global_addresses() == before
