@@ -3,6 +3,7 @@
 The oracle is iproute2, and coil.md section 3 is the law: names, alias, gateway, tables, rules, sysctls.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
@@ -17,6 +18,7 @@ from integration.apiserver.conversation import converse
 from integration.apiserver.runtime import CniError, addresses_of
 from integration.apiserver.sandbox import Sandbox
 from integration.kernel_state import EXPORT_TABLE, POD_TABLE
+from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
 
@@ -215,6 +217,28 @@ def test_a_pod_whose_namespace_went_first_is_deleted(coil: CoilNode, make_pod: M
     pod.destroy()
     coil.runtime.delete(pod, cached=result)
     assert coil.node.kernel.link(host_name(result)) is None
+
+
+def test_the_log_tells_of_each_call_under_the_names_of_coil_v2(coil: CoilNode, make_pod: MakePod) -> None:
+    pod, stranger = make_pod("dual"), make_pod("astray")
+    coil.runtime.delete(pod, cached=coil.runtime.add(pod))
+    with pytest.raises(CniError):
+        coil.runtime.add(stranger)
+
+    def calls(of: Sandbox) -> list[tuple[str, str, str]]:
+        lines = map(json.loads, coil.coild.process.log.read_text().splitlines())
+        return [
+            (line["grpc.method"], line["grpc.code"], line["level"])
+            for line in lines
+            if line["event"] == "finished call"
+            and line.get("grpc.request.container_id") == of.container_id
+            and line["grpc.request.pod.namespace"] == of.pod.namespace
+            and line["grpc.request.pod.name"] == of.pod.name
+        ]
+
+    # A line is written when the plugin has its answer.
+    wait_until(lambda: calls(pod) == [("Add", "OK", "info"), ("Del", "OK", "info")], what="the calls of a pod")
+    wait_until(lambda: calls(stranger) == [("Add", "Unavailable", "warning")], what="the call that was refused")
 
 
 # --- with the node's own addresses as gateways

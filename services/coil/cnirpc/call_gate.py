@@ -27,6 +27,7 @@ OK = "ok"
 CANCELLED = "cancelled"
 """The caller had gone, or what it had sent was no call."""
 
+_UNARY = "unary"
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -41,9 +42,14 @@ class Refusal(StrEnum):
 
 @dataclass(slots=True)
 class MeasuredCall:
-    """`outcome` is `OK`, `CANCELLED`, or the name of the CNI error code."""
+    """`outcome` is `OK`, `CANCELLED`, or the name of the CNI error code; `error` says why it failed, where that is
+    known. When the call has ended, `code` is that of gRPC, and `seconds` is how long it took.
+    """
 
     outcome: str = OK
+    error: str = ""
+    code: str = ""
+    seconds: float = 0.0
 
 
 class CallMetrics:
@@ -91,29 +97,30 @@ class CallMetrics:
         for method in methods:
             self._seconds.labels(operation_of(method), OK)
             self._in_flight.labels(operation_of(method))
-            self._started.labels(*_split(method))
-            self._handled.labels(*_split(method), "OK")
+            self._started.labels(_UNARY, *split_method(method))
+            self._handled.labels(_UNARY, *split_method(method), "OK")
 
     @contextmanager
-    def measure(self, method: str) -> Iterator[MeasuredCall]:
+    def measure(self, method: str, call: MeasuredCall) -> Iterator[None]:
         """Measure the block. An exception is a cancellation unless the outcome says otherwise."""
-        call, status = MeasuredCall(), Status.OK
+        status = Status.OK
         operation = operation_of(method)
         in_flight = self._in_flight.labels(operation)
         in_flight.inc()
-        self._started.labels(*_split(method)).inc()
+        self._started.labels(_UNARY, *split_method(method)).inc()
         began = time.perf_counter()
         try:
-            yield call
+            yield
         except BaseException as error:
             status = error.status if isinstance(error, GRPCError) else Status.CANCELLED
             if call.outcome == OK:
                 call.outcome = CANCELLED
             raise
         finally:
+            call.code, call.seconds = _code_of(status), time.perf_counter() - began
             in_flight.dec()
-            self._handled.labels(*_split(method), _code_of(status)).inc()
-            self._seconds.labels(operation, call.outcome).observe(time.perf_counter() - began)
+            self._handled.labels(_UNARY, *split_method(method), call.code).inc()
+            self._seconds.labels(operation, call.outcome).observe(call.seconds)
 
     def refused(self, refusal: Refusal) -> None:
         self._refusals.labels(refusal.value).inc()
@@ -124,10 +131,10 @@ def operation_of(method: str) -> str:
     return method.rpartition("/")[2].upper()
 
 
-def _split(method: str) -> tuple[str, str, str]:
-    """Kind, service and name of a method, as labels."""
+def split_method(method: str) -> tuple[str, str]:
+    """Service and name: /pkg.cnirpc.CNI/Add is Add of pkg.cnirpc.CNI."""
     service, _, name = method.lstrip("/").partition("/")
-    return "unary", service, name
+    return service, name
 
 
 def _code_of(status: Status) -> str:

@@ -14,7 +14,7 @@ is the caller's mistake; to grpclib alone it would be a defect of the service.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,16 @@ from grpclib.reflection.v1alpha import reflection_pb2 as reflection_alpha_pb2
 from grpclib.server import Server
 from prometheus_client import CollectorRegistry
 
-from coil.cnirpc.call_gate import CallGate, CallLimits, CallMetrics, CallRefusedError, answered_within, operation_of
+from coil.cnirpc.call_gate import (
+    CallGate,
+    CallLimits,
+    CallMetrics,
+    CallRefusedError,
+    MeasuredCall,
+    answered_within,
+    operation_of,
+)
+from coil.cnirpc.call_log import CallLog
 from coil.cnirpc.descriptor import CNI_FILE_DESCRIPTOR
 from coil.cnirpc.error import CniError, CniErrorCode, CniStatusCodec, grpc_error
 from coil.cnirpc.listener import BACKLOG, Listener
@@ -74,12 +83,13 @@ async def serve_cni(
     grace: float = 20.0,
     healthy: Callable[[], bool] = lambda: True,
     metrics: CallMetrics | None = None,
+    call_log: CallLog | None = None,
 ) -> AsyncIterator[None]:
     """Serve `service` at the Unix socket `path` (root only) for as long as the block runs.
 
-    Without `metrics` the calls are counted for nobody. `healthy` answers the standard health service; it must not
-    block. Raises ListenError before anything is served when the path is not to be had, and OSError for a missing
-    directory and the like.
+    Without `metrics` the calls are counted for nobody, and without `call_log` only defects are logged. `healthy`
+    answers the standard health service; it must not block. Raises ListenError before anything is served when the path
+    is not to be had, and OSError for a missing directory and the like.
 
     Leaving the block, by its end or by a cancellation, removes the socket file, refuses further calls, waits
     `grace` seconds for those at work, cancels the rest (their callers get TRY_AGAIN_LATER), and is over
@@ -94,7 +104,11 @@ async def serve_cni(
     health = Health({service: [ServiceCheck(check, check_ttl=_HEALTH_SECONDS)]})
     server = _Server(with_reflection([service, health]), connections=limits.connections)
     _admit_through(
-        gate, server, methods=service.__mapping__().keys(), metrics=metrics or CallMetrics(CollectorRegistry())
+        gate,
+        server,
+        methods=service.__mapping__().keys(),
+        metrics=metrics or CallMetrics(CollectorRegistry()),
+        call_log=call_log,
     )
     with Listener(path) as listener:
         # asyncio listens anew, with a backlog of 100 if it is told none.
@@ -188,32 +202,44 @@ async def _close(server: _Server, gate: CallGate) -> None:
             await asyncio.sleep(0)  # a transport lets go of its socket in the turn after its close
 
 
-def _admit_through(gate: CallGate, server: Server, *, methods: Iterable[str], metrics: CallMetrics) -> None:
+def _admit_through(
+    gate: CallGate, server: Server, *, methods: Iterable[str], metrics: CallMetrics, call_log: CallLog | None
+) -> None:
     known = frozenset(methods)
     metrics.expect(known)
 
+    async def answer(method: str, handler: "IServerMethodFunc", stream: Any) -> None:
+        left = math.inf if stream.deadline is None else stream.deadline.time_remaining()
+        bounded, call = BoundedStream(stream), MeasuredCall()
+        try:
+            with metrics.measure(method, call), answered_within(left):
+                await _answer(gate, metrics, call, operation_of(method), partial(handler, cast(Any, bounded)))
+        finally:
+            if call_log is not None:
+                call_log.write(method, bounded.request, call)
+
     async def on_request(event: RecvRequest) -> None:
         if event.method_name in known:
-            event.method_func = partial(_answer, gate, metrics, event.method_name, event.method_func)
+            event.method_func = partial(answer, event.method_name, event.method_func)
 
     listen(server, RecvRequest, on_request)
 
 
-async def _answer(gate: CallGate, metrics: CallMetrics, method: str, handler: "IServerMethodFunc", stream: Any) -> None:
-    left = math.inf if stream.deadline is None else stream.deadline.time_remaining()
-    with metrics.measure(method) as call:
-        try:
-            with answered_within(left):
-                await gate.run(partial(handler, cast(Any, BoundedStream(stream))))
-        except CniError as error:
-            call.outcome = error.code.name
-            if isinstance(error, CallRefusedError):
-                metrics.refused(error.refusal)
-            raise grpc_error(error) from error
-        except (GRPCError, StreamTerminatedError):
-            raise
-        except Exception as error:
-            log.exception("%s failed", operation_of(method))
-            internal = CniError(CniErrorCode.INTERNAL, "coild failed", f"{type(error).__name__}: {error}")
-            call.outcome = internal.code.name
-            raise grpc_error(internal) from error
+async def _answer(
+    gate: CallGate, metrics: CallMetrics, call: MeasuredCall, operation: str, work: Callable[[], Awaitable[None]]
+) -> None:
+    try:
+        await gate.run(work)
+    except CniError as error:
+        call.outcome, call.error = error.code.name, str(error)
+        if isinstance(error, CallRefusedError):
+            metrics.refused(error.refusal)
+        raise grpc_error(error) from error
+    except (GRPCError, StreamTerminatedError) as error:
+        call.error = str(error)
+        raise
+    except Exception as error:
+        log.exception("%s failed", operation)
+        internal = CniError(CniErrorCode.INTERNAL, "coild failed", f"{type(error).__name__}: {error}")
+        call.outcome, call.error = internal.code.name, str(internal)
+        raise grpc_error(internal) from error

@@ -63,10 +63,11 @@ _PREFIX = 5  # a flag and the length, PROTOCOL-HTTP2 "Length-Prefixed-Message"
 
 
 class BoundedStream:
-    """What a generated handler uses of a `grpclib.server.Stream`."""
+    """What a generated handler uses of a `grpclib.server.Stream`; `request` is what it has received."""
 
     def __init__(self, stream: "Stream[Any, Any]") -> None:
         self._stream = stream
+        self.request: Any = None
 
     async def recv_message(self) -> Any:
         """Raises GRPCError (UNIMPLEMENTED for compression, RESOURCE_EXHAUSTED for the size), or CniError."""
@@ -79,9 +80,10 @@ class BoundedStream:
         data = await self._read(length)
         stream = self._stream
         try:
-            return stream._codec.decode(data, stream._recv_type)
+            self.request = stream._codec.decode(data, stream._recv_type)
         except Exception as error:  # of any codec: it has no other input
             raise CniError(CniErrorCode.DECODING_FAILURE, "the request cannot be read", str(error)) from error
+        return self.request
 
     async def send_message(self, message: Any) -> None:
         await self._stream.send_message(message)

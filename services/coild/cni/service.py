@@ -25,6 +25,7 @@ from betterproto.lib.google.protobuf import Empty
 from structlog.typing import FilteringBoundLogger
 
 from coil.cnirpc.call_gate import CallLimits, CallMetrics, call_deadline
+from coil.cnirpc.call_log import CallLog
 from coil.cnirpc.error import CniError, CniErrorCode
 from coil.cnirpc.messages import AddResponse, CniArgs, CniBase
 from coil.cnirpc.server import serve_cni
@@ -260,6 +261,7 @@ async def serve_plugin(
             grace=GRACE,
             healthy=lambda: obstacle() is None,
             metrics=calls,
+            call_log=CallLog(log),
         )
     )
     process.add_readiness("socket", lambda: None if settings.socket.is_socket() else f"{settings.socket} is gone")
