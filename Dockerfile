@@ -22,7 +22,7 @@ ENV PACKAGES="libc6 gcc-14-base libgcc-s1 libstdc++6 zlib1g \
       libbz2-1.0 libexpat1 libffi8 liblzma5 libsqlite3-0 libssl3t64 libuuid1 \
       libnftables1 libgmp10 libjansson4 libmnl0 libnftnl11 libxtables12 \
       libkmod2 libzstd1 netbase \
-      iptables libip4tc2 libip6tc2 libnetfilter-conntrack3 libnfnetlink0" \
+      iptables libip4tc2 libip6tc2 conntrack libnetfilter-conntrack3 libnfnetlink0" \
     LINKED="libc6-dev lib$PYTHON-dev"
 # locked: the packages of image/debian.*.sha256 and no others. current: those that Debian has at this moment.
 ARG DEBIAN=locked

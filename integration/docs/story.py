@@ -69,6 +69,7 @@ EGRESS: Final = (
     Step("egress-events", [f"EgressNotFound +pod/{STRAY}"], waits=True),
     Step("egress-of-pod", ["EgressNotFound", "^internet +egress"], variables={"NAMESPACE": "default", "POD": STRAY}),
     Step("router-pods", [r"^internet +nat-\S+ +\d/1 +Running", r"^\[pod/nat-"], waits=True),
+    Step("connections-of-a-router", ["flow entries have been shown"]),
     Step("allow-router-pods", ["namespace/internet labeled"], variables={"NAMESPACE": "internet"}),
     Step("scale-egress", ["egress.*/nat scaled", "deployment.apps/nat restarted"]),
     Step("describe-egress", ["^Name: +nat", "Replicas: +3", "egress-controller.*1/1"], waits=True),

@@ -96,12 +96,13 @@ def test_the_sbom_names_all_that_is_in_it(image: Rootfs, archive: Path) -> None:
     assert linked == set(stages[0].environment["LINKED"].split())
 
 
-def test_no_program_but_ours_the_interpreter_and_iptables(image: Rootfs) -> None:
+def test_no_program_but_ours_the_interpreter_and_netfilters(image: Rootfs) -> None:
     interpreter = str((image.root / "usr/bin/python3").readlink())
     names = set()
     for folder in ("usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin"):
         names |= {path.name for path in (image.root / folder).glob("*")}
     assert {name for name in names if name.partition("-")[0] not in TABLES} == {
+        "conntrack",
         "python3",
         interpreter,
         *read_programs(),

@@ -108,6 +108,13 @@ def test_the_rule_in_forward_has_its_program(image: Rootfs, program: str) -> Non
     assert (done.returncode, done.stdout.split()[:2]) == (0, ["-P", "FORWARD"])
 
 
+def test_an_administrator_can_list_connections(image: Rootfs) -> None:
+    """In a router pod, as `kubectl exec` starts it there."""
+    done = image.run("conntrack", "-L", container=Container(user=ROOT))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "0 flow entries have been shown" in done.stderr
+
+
 def test_the_plugin_answers(image: Rootfs) -> None:
     plugin = image.environment["COIL_PATH"]
     done = image.run(plugin, container=Container(environment={"CNI_COMMAND": "VERSION"}))
