@@ -1,6 +1,8 @@
 """What a real BIRD on each node makes of table 119: routes appear, change and go at the neighbour, and only then."""
 
+import signal
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,6 +15,7 @@ from integration.route_monitor import RouteEvent, RouteMonitor, watch_routes
 pytestmark = pytest.mark.apiserver
 
 FLAGS = ("--cooling=500ms", "--addressblock-gc-interval=2s")
+STOP_TIMEOUT = 60.0
 BIRD = "bird"
 """The protocol of its routes, as iproute2 calls it."""
 
@@ -134,6 +137,52 @@ def test_an_outage_of_the_api_server_is_not_seen_at_the_neighbour(world: Neighbo
             wait_until(lambda: here.metrics()[lists] > before, what="the blocks are listed again")
             await_announced(room, by=there, to=here)
             assert told_of(networks, monitor) == []
+
+
+@contextmanager
+def coild_with(station: Station, *flags: str) -> Iterator[None]:
+    """Another coild there as long as the block lasts, and the usual one afterwards."""
+    station.coild.kill()
+    usual, station.coild = station.coild, station.node.start_coild(*FLAGS, *flags)
+    try:
+        yield
+    finally:
+        station.stop_coild()
+        station.coild = usual
+        usual.ensure_running()
+
+
+def stop(station: Station) -> None:
+    """As a kubelet does it."""
+    station.coild.process.send_signal(signal.SIGTERM)
+    assert station.coild.process.wait(STOP_TIMEOUT) == 0
+
+
+def test_a_node_that_is_deleted_is_not_announced_any_more_when_its_coild_has_stopped(world: Neighbours) -> None:
+    """Kubernetes ends the pods of a deleted node, coild among them; BIRD goes on, and so do the node's pods."""
+    here, there = world.stations
+    with world.room(bits=0) as room:
+        pod = room.start(here)
+        networks = await_announced(room, by=here, to=there)
+        to_pods = here.node.kernel.routes(POD_TABLE)
+        with coild_with(here, "--clear-routes-on-shutdown"):
+            stop(here)
+            assert networks <= here.node.kernel.destinations(EXPORT_TABLE).keys(), "the node is still there"
+            here.coild.start()
+            here.coild.wait_ready()
+            # It would collect the node's blocks, and that is another matter.
+            world.controller.kill()
+            try:
+                world.plane.kubectl("delete", "node", here.node.name)
+                stop(here)
+                assert not here.node.kernel.destinations(EXPORT_TABLE)
+                await_unknown(networks, at=there)
+                assert here.node.kernel.routes(POD_TABLE) == to_pods
+                assert converse(here.netns, pod.sandbox.netns, pod.addresses[4])
+            finally:
+                here.node.register()
+                world.controller.ensure_running()
+        assert await_announced(room, by=here, to=there) == networks
 
 
 def test_routes_to_pods_that_somebody_flushed_are_back_with_the_next_sweep(world: Neighbours) -> None:
