@@ -56,8 +56,8 @@ class RunningPod:
         assert self.container is not None
         return child_of(self.container.pid)
 
-    def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
+    def socket(self, kind: socket.SocketKind, address: str, protocol: int = 0) -> socket.socket:
         """A socket of the pod's namespace, of that address's family."""
-        made = call_inside(self.netns, lambda: socket.socket(family_of(address), kind))
+        made = call_inside(self.netns, lambda: socket.socket(family_of(address), kind, protocol))
         made.settimeout(SECONDS)
         return made

@@ -7,18 +7,19 @@ from functools import partial
 from ipaddress import ip_address
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from coil.egress.client_filter import CLIENTS, TABLE, UNSOLICITED
 from coil.kernel.family import Family
 from integration.dashboard.documented import without_series
 from integration.dashboard.exposition import parse_exposition
-from integration.egress.capture import IPIP, IPV6, UDP, Capture, Packet
+from integration.egress.capture import IPIP, IPV6, TCP, UDP, Capture, Packet
 from integration.egress.conversation import Transfer, ask
 from integration.egress.external_host import ADDRESSES, NETWORKS
 from integration.egress.pod import RunningPod
 from integration.egress.station import Station
 from integration.egress.world import EgressUnderTest, World
-from integration.netns.forged_packet import udp
+from integration.netns.forged_packet import impossible_tcp, udp
 from integration.netns.netns import call_inside
 from integration.patience import wait_until
 
@@ -156,6 +157,27 @@ FALLBACKS = {"tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0"
 """What some modules put into every namespace."""
 
 
+@versions
+def test_what_a_router_translates_and_what_it_drops_is_counted(
+    world: World, egress: EgressUnderTest, client: RunningPod, version: int
+) -> None:
+    [router] = egress.routers()
+    own, outside = client.addresses[version], ADDRESSES[version]
+    # nftables' counters are read every few seconds.
+    wait_until(lambda: "coil_egress_nftables_invalid_packets_total{" in metrics(router), what="they were read")
+    translated, dropped = count(router, "masqueraded", version), count(router, "invalid", version)
+    assert ask(client, world.external, outside) == router.addresses[version]
+    with Capture(world.external.netns) as wire:
+        with client.socket(socket.SOCK_RAW, outside, socket.IPPROTO_TCP) as raw:
+            raw.sendto(impossible_tcp(ip_address(own), ip_address(outside)), (outside, 0))
+        wait_until(lambda: count(router, "invalid", version) == dropped + 1, what="it is counted")
+        assert ask(client, world.external, outside) == router.addresses[version]
+        assert not wire.select(lambda packet: packet.protocol == TCP and packet.destination == outside)
+    wait_until(lambda: count(router, "masqueraded", version) >= translated + 2, what="both questions are counted")
+    assert sample(router, "coil_egress_nf_conntrack_entries_count") > 0
+    assert count(router, "invalid", version) == dropped + 1
+
+
 _FETCH = """
 import sys
 from http.client import HTTPConnection
@@ -165,14 +187,34 @@ sys.stdout.write(connection.getresponse().read().decode())
 """
 
 
+def metrics(router: RunningPod) -> str:
+    """The page that Prometheus reads."""
+    return router.kernel.run(sys.executable, "-IS", "-c", _FETCH)
+
+
+def sample(router: RunningPod, name: str, **labels: str) -> float:
+    """The value of the only series with these labels."""
+    [value] = [
+        each.value
+        for family in text_string_to_metric_families(metrics(router))
+        for each in family.samples
+        if each.name == name and each.labels.items() >= labels.items()
+    ]
+    return float(value)
+
+
+def count(router: RunningPod, kind: str, version: int) -> float:
+    """Packets that its packet filter has counted."""
+    return sample(router, f"coil_egress_nftables_{kind}_packets_total", protocol=f"ipv{version}")
+
+
 def test_a_router_sets_every_metric_that_is_documented(
     world: World, egress: EgressUnderTest, client: RunningPod
 ) -> None:
     [router] = egress.routers()
 
     def silent() -> list[str]:
-        page = router.kernel.run(sys.executable, "-IS", "-c", _FETCH)
-        return without_series([parse_exposition(page)], "coil-egress-agent")
+        return without_series([parse_exposition(metrics(router))], "coil-egress-agent")
 
     # nftables' counters are read every few seconds.
     world.kubelet.wait_until(lambda: not silent(), what="every metric has a series")

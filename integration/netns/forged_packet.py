@@ -43,6 +43,13 @@ def udp(source: IPAddress, destination: IPAddress, *, sport: int = 9, dport: int
     return ip_packet(source, destination, 17, header[:6] + struct.pack("!H", checksum) + payload)
 
 
+def impossible_tcp(source: IPAddress, destination: IPAddress) -> bytes:
+    """A TCP header with the flags SYN, FIN and RST, which no connection begins with and none has."""
+    header = struct.pack("!HHIIBBHHH", 1234, 80, 1, 0, 5 << 4, 0x07, 0, 0, 0)
+    pseudo = source.packed + destination.packed + struct.pack("!IHH", len(header), 0, 6)
+    return header[:16] + struct.pack("!H", ones_sum(pseudo + header)) + header[18:]
+
+
 def icmpv6(source: IPAddress, destination: IPAddress, kind: int, body: bytes) -> bytes:
     message = struct.pack("!BBH", kind, 0, 0) + body
     pseudo = source.packed + destination.packed + struct.pack("!II", len(message), 58)

@@ -4,7 +4,6 @@ is `nft`, and what sockets see.
 
 import json
 import socket
-import struct
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from coil.egress.router_plan import plan_table
 from coil.kernel.nft_table import ChainType, Hook, NftChain, NftTable, Priority, Verdict
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import CounterValue, delete_table, read_counters, sync_table
+from integration.netns.forged_packet import impossible_tcp
 from integration.netns.netns import Netns
 from tests.coil.nft.tables import CLIENT, ENI, ENI_PORTS, IPV4_ROUTER, MOVED_ROUTER, ROUTER, nft_tables
 
@@ -269,16 +269,7 @@ def test_what_belongs_to_no_connection_is_dropped_and_counted(routed: tuple[Netn
     inside, router, _ = routed
     sync(router, router_table("10.2.0.3", "fd02::3"))
     with inside.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)) as raw:
-        raw.sendto(tcp_reset("10.1.0.9", "10.2.0.9"), ("10.2.0.9", 0))
+        raw.sendto(impossible_tcp(ip_address("10.1.0.9"), ip_address("10.2.0.9")), ("10.2.0.9", 0))
     counted = router.call(lambda: read_counters("coil_router"))
     assert counted["invalid_ipv4"] == CounterValue(1, 40)
     assert counted["masqueraded_ipv4"] == CounterValue(0, 0)
-
-
-def tcp_reset(source: str, destination: str) -> bytes:
-    """A reset of nothing, with the flags SYN and FIN besides, which no connection begins with."""
-    header = struct.pack("!HHIIBBHHH", 1234, 80, 1, 0, 5 << 4, 0x07, 0, 0, 0)
-    pseudo = ip_address(source).packed + ip_address(destination).packed + struct.pack("!HH", 6, len(header))
-    total = sum(struct.unpack(f"!{len(pseudo + header) // 2}H", pseudo + header))
-    total = (total >> 16) + (total & 0xFFFF)
-    return header[:16] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + header[18:]
