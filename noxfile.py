@@ -239,6 +239,24 @@ def egress_slow(session: nox.Session) -> None:
     session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session))
 
 
+def run_families(session: nox.Session, families: str) -> None:
+    """Run the packets of egress NAT in a cluster of other IP families than that of the session `egress`."""
+    chosen = [*results(session), *(session.posargs or PACKETS)]
+    session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session) | {"COIL_FAMILIES": families})
+
+
+@nox.session
+def egress_ipv6_first(session: nox.Session) -> None:
+    """Egress NAT in a dual-stack cluster whose first family is IPv6; needs root."""
+    run_families(session, "ipv6-first")
+
+
+@nox.session
+def egress_ipv6_only(session: nox.Session) -> None:
+    """Egress NAT in a cluster without IPv4; needs root."""
+    run_families(session, "ipv6-only")
+
+
 @nox.session
 def timing(session: nox.Session) -> None:
     """The tests whose verdict depends on how fast the machine is, in one process: leave it alone; needs root."""

@@ -19,6 +19,7 @@ from integration.access.right import RAVEN_VALUES
 from integration.cluster.address import free_port
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.family import host_in_url
 from integration.cluster.process import Process
 from integration.helm.chart import CHART, NAMESPACE, Document, render
 from integration.patience import wait_until
@@ -193,7 +194,7 @@ def apply_webhooks(plane: ControlPlane, *, port: int, of: str = IPAM_CONTROLLER)
     for document in documents:
         for webhook in document["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]
-            webhook["clientConfig"] = {"url": f"https://{plane.address}:{port}{path}"}
+            webhook["clientConfig"] = {"url": f"https://{host_in_url(plane.address)}:{port}{path}"}
     apply(plane, *documents)
 
 
@@ -227,7 +228,7 @@ def ipam_controller_command(plane: ControlPlane, *, ports: tuple[int, int], flag
         f"--kubeconfig={plane.kubeconfig_for('coil-ipam-controller')}",
         f"--metrics-addr=127.0.0.1:{metrics}",
         f"--health-addr=127.0.0.1:{health}",
-        f"--webhook-addr={plane.address}:{webhook}",
+        f"--webhook-addr={host_in_url(plane.address)}:{webhook}",
         f"--webhook-host={plane.address}",
         *flags,
     ]
@@ -250,7 +251,7 @@ def egress_controller_command(
         f"--kubeconfig={plane.kubeconfig_for('coil-egress-controller')}",
         f"--metrics-addr=127.0.0.1:{metrics}",
         f"--health-addr=127.0.0.1:{health}",
-        f"--webhook-addr={plane.address}:{webhook}",
+        f"--webhook-addr={host_in_url(plane.address)}:{webhook}",
         f"--webhook-host={plane.address}",
         f"--egress-image={image}",
         *flags,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 Address = IPv4Address | IPv6Address
@@ -16,6 +17,9 @@ _APISERVER, _DNS = 1, 10
 """The host parts of the Services that have fixed addresses; the API server takes the first for its own."""
 
 
+FAMILIES_VARIABLE = "COIL_FAMILIES"
+
+
 class ClusterFamilies(enum.Enum):
     """The values are IP versions; the first is that of a node's first address, and of a Service that names none."""
 
@@ -23,6 +27,22 @@ class ClusterFamilies(enum.Enum):
     IPV6_FIRST = (6, 4)
     IPV4_ONLY = (4,)
     IPV6_ONLY = (6,)
+
+    @classmethod
+    def choose(cls) -> ClusterFamilies:
+        """What ``COIL_FAMILIES`` says, `ipv6-only` for example; by default dual stack with IPv4 first."""
+        said = os.environ.get(FAMILIES_VARIABLE)
+        return cls.named(said) if said else cls.IPV4_FIRST
+
+    @classmethod
+    def named(cls, label: str) -> ClusterFamilies:
+        """By its `label`. Raises KeyError."""
+        return {families.label: families for families in cls}[label]
+
+    @property
+    def label(self) -> str:
+        """As people write it."""
+        return self.name.lower().replace("_", "-")
 
     def pick(self, ipv4: IPv4Address, ipv6: IPv6Address) -> list[Address]:
         """Those of a machine's addresses that it has in such a cluster, in their order."""

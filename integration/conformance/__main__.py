@@ -30,7 +30,7 @@ from integration.uplink_watch import UplinkWatch, describe_leaks
 _RESULTS = Path(__file__).parents[2] / "build" / "conformance"
 _PROCESSES = 3
 """Most of the time of a spec is waiting, so that three do not need three processors."""
-_CHOICES = {families.name.lower().replace("_", "-"): families for families in ClusterFamilies}
+_CHOICES = {families.label: families for families in ClusterFamilies}
 _FAILURES = (*EXPECTED, ContextError, DockerfileError, HelmError, ImageBuildError, SuiteError, UnsupportedVersionError)
 """What is told without a traceback."""
 

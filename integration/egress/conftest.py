@@ -2,12 +2,13 @@
 
 from collections.abc import Generator, Iterator
 from os import environ
+from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from integration.egress.description import VARIABLE
+from integration.egress.description import VARIABLE, Description
 from integration.egress.pod import RunningPod
 from integration.egress.world import EgressUnderTest, World
 from integration.vm.feature import missing_features
@@ -22,6 +23,24 @@ class OneStage(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         folder = __package__.replace(".", "/")
         return folder if nodeid.startswith(f"{folder}/") else nodeid.partition("::")[0]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a cluster of one family there is nothing to see of the other."""
+    if VARIABLE not in environ:
+        return
+    versions = Description.read().families.value
+    foreign = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function)
+        and item.path.parent == Path(__file__).parent
+        and hasattr(item, "callspec")
+        and item.callspec.params.get("version", versions[0]) not in versions
+    ]
+    if foreign:
+        config.hook.pytest_deselected(items=foreign)
+        items[:] = [item for item in items if item not in foreign]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

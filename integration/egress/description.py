@@ -3,9 +3,10 @@
 import json
 import os
 from dataclasses import asdict, dataclass, fields
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Self
+
+from integration.cluster.family import ClusterFamilies
 
 VARIABLE = "COIL_EGRESS_STAGE"
 
@@ -20,10 +21,6 @@ class Stage:
     admin_certificate: Path
     admin_key: Path
 
-    @property
-    def host(self) -> IPv4Address:
-        return IPv4Address(self.address)
-
     def write(self, path: Path) -> None:
         """To be read by `read`."""
         path.write_text(json.dumps({name: _plain(value) for name, value in asdict(self).items()}))
@@ -32,9 +29,7 @@ class Stage:
     def read(cls) -> Self:
         """From the file that the environment names. Raises KeyError where it names none."""
         document = json.loads(Path(os.environ[VARIABLE]).read_text())
-        paths = {field.name for field in fields(cls) if field.type is Path}
-        values: dict[str, Any] = {name: Path(value) if name in paths else value for name, value in document.items()}
-        return cls(**values)
+        return cls(**{field.name: _read(field.type, document[field.name]) for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +40,19 @@ class Description(Stage):
     proxy_kubeconfig: Path
     proxy: Path
     proxy_version: str
+    families: ClusterFamilies
 
 
 def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
+    match value:
+        case Path():
+            return str(value)
+        case ClusterFamilies():
+            return value.label
+    return value
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if kind is ClusterFamilies:
+        return ClusterFamilies.named(value)
+    return kind(value)

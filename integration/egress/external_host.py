@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from pathlib import Path
 from typing import Protocol
 
+from integration.cluster.family import Address
 from integration.cluster.network import Namespaces, Network
 from integration.cluster.workspace import Workspace
 
@@ -37,12 +38,12 @@ class Neighbour(Protocol):
 
 
 class ExternalHost:
-    """On the same bridge as the nodes; its public addresses are on lo."""
+    """On the same bridge as the nodes, with addresses of the cluster's families there; its public ones are on lo."""
 
     def __init__(self, workspace: Workspace, network: Network) -> None:
         self._namespaces = Namespaces.hold(workspace, "external")
         network.attach(self._namespaces, port="external", addresses=network.node_addresses(INDEX))
-        self.links: tuple[IPv4Address, IPv6Address] = network.node_addresses(INDEX)
+        self.links: list[Address] = network.families.pick(*network.node_addresses(INDEX))
         for address in (*ADDRESSES.values(), *NEIGHBOURS.values()):
             self._namespaces.run("ip", "address", "add", address, "dev", "lo")
 
@@ -60,8 +61,8 @@ class ExternalHost:
     def be_known(self, nodes: Iterable[Neighbour]) -> None:
         """Let each node route the public addresses here."""
         for node in nodes:
-            for version, via in zip((4, 6), self.links, strict=True):
-                node.route(NETWORKS[version], via=str(via))
+            for via in self.links:
+                node.route(NETWORKS[via.version], via=str(via))
 
 
 def family_of(address: str) -> socket.AddressFamily:

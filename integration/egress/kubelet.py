@@ -18,7 +18,6 @@ from pathlib import Path
 
 from integration.apiserver.runtime import CniError, addresses_of
 from integration.apiserver.sandbox import PodName
-from integration.cluster.family import SERVICES_IPV4
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
 from integration.egress.api import Api, Document
@@ -184,19 +183,18 @@ class Kubelet:
             [*inside, "sh", "-c", _CONTAINER, "sh", str(account), *command],
             env={
                 **{entry["name"]: self._value(entry, pod) for entry in container["env"]},
-                "KUBERNETES_SERVICE_HOST": str(SERVICES_IPV4[1]),
+                "KUBERNETES_SERVICE_HOST": str(self._description.families.apiserver_address),
                 "KUBERNETES_SERVICE_PORT": "443",
             },
         )
 
-    @staticmethod
-    def _value(entry: Document, pod: RunningPod) -> str:
+    def _value(self, entry: Document, pod: RunningPod) -> str:
         """A container's variable: itself, or a field of the pod."""
         if "value" in entry:
             return str(entry["value"])
         field = entry["valueFrom"]["fieldRef"]["fieldPath"]
         known = {"metadata.namespace": pod.sandbox.pod.namespace, "metadata.name": pod.sandbox.pod.name}
-        return known[field] if field in known else {"status.podIPs": ",".join(pod.addresses.values())}[field]
+        return known[field] if field in known else {"status.podIPs": ",".join(self._listed(pod))}[field]
 
     def _account_folder(self, pod: RunningPod) -> Path:
         """A folder with the token of the pod's service account and the API server's authority."""
@@ -217,7 +215,7 @@ class Kubelet:
             return False
 
         def ask() -> bool:
-            connection = http.client.HTTPConnection(pod.addresses[4], _HEALTH_PORT, timeout=10)
+            connection = http.client.HTTPConnection(self._listed(pod)[0], _HEALTH_PORT, timeout=10)
             try:
                 connection.request("GET", "/readyz")
                 return connection.getresponse().status == http.client.OK
@@ -236,9 +234,14 @@ class Kubelet:
             for kind, holds in (("Initialized", True), ("PodScheduled", True), ("ContainersReady", pod.ready))
         ]
         conditions.append({"type": "Ready", "status": str(pod.ready)})
-        addresses = [{"ip": address} for address in pod.addresses.values()]
-        status = {"phase": "Running", "podIP": pod.addresses[4], "podIPs": addresses, "conditions": conditions}
+        first, *_ = addresses = self._listed(pod)
+        listed = [{"ip": address} for address in addresses]
+        status = {"phase": "Running", "podIP": first, "podIPs": listed, "conditions": conditions}
         self._api.patch(f"{pod.path}/status", {"status": status})
+
+    def _listed(self, pod: RunningPod) -> list[str]:
+        """Its addresses as a kubelet lists them: the node's first family comes first, whatever the plugin said."""
+        return [pod.addresses[version] for version in self._description.families.value]
 
     def _end(self, pod: RunningPod) -> None:
         self._take_down(pod)

@@ -13,6 +13,7 @@ from pathlib import Path
 from integration.cluster.address import free_port
 from integration.cluster.command_line import Version, controller_manager_command
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.family import ClusterFamilies
 from integration.cluster.network import Network
 from integration.cluster.programs import Program, locate
 from integration.cluster.workspace import Workspace
@@ -39,6 +40,8 @@ CLIENT_NAMESPACE = "apps"
 SINGLE_NAMESPACE = "single"
 """Its pool has one address of each family: the next pod has that of the last one."""
 SINGLE_POOL = {"ipv4": "10.101.0.1/32", "ipv6": "fd10:101::1/128"}
+_FIELDS = {4: "ipv4", 6: "ipv6"}
+"""Of a pool's subnet, by IP version."""
 NAMESPACES = {EGRESS_NAMESPACE: "default", CLIENT_NAMESPACE: "default", SINGLE_NAMESPACE: "single"}
 """And the pool of each."""
 _LOCALHOST = IPv4Address("127.0.0.1")
@@ -48,9 +51,11 @@ _LOCALHOST = IPv4Address("127.0.0.1")
 def start_outside() -> Iterator[tuple[Description, Path]]:
     """Everything, ready; the description and the file that it was written to. Ends with the context."""
     with Workspace.create() as workspace:
+        families = ClusterFamilies.choose()
         # The machine's end of its link is an address that the guest reaches as well as namespaces of this machine.
-        network = Network.create(workspace)
-        plane = ControlPlane.start(workspace=workspace, address=network.host4)
+        network = Network.create(workspace, families)
+        address = families.pick(network.host4, network.host6)[0]
+        plane = ControlPlane.start(workspace=workspace, address=address, families=families)
         _start_controller_manager(plane)
         apply_chart(plane)
         grant_node_list(plane)
@@ -94,7 +99,9 @@ def _start_controller_manager(plane: ControlPlane) -> None:
 
 def _fill(plane: ControlPlane) -> None:
     """Pools and namespaces."""
-    for name, subnet, bits in (("default", POOL, BLOCK_BITS), ("single", SINGLE_POOL, 0)):
+    fields = [_FIELDS[version] for version in plane.families.value]
+    for name, subnets, bits in (("default", POOL, BLOCK_BITS), ("single", SINGLE_POOL, 0)):
+        subnet = {field: subnets[field] for field in fields}
         spec = {"blockSizeBits": bits, "subnets": [subnet]}
         pool = {"kind": "AddressPool", "metadata": {"name": name}, "spec": spec}
         apply(plane, {"apiVersion": "coil.cybozu.com/v2", **pool})
@@ -116,6 +123,7 @@ def _describe(plane: ControlPlane) -> Description:
         proxy_kubeconfig=credentials.kubeconfig("system:kube-proxy"),
         proxy=proxy,
         proxy_version=str(Version.of(proxy)),
+        families=plane.families,
     )
 
 

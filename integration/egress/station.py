@@ -4,10 +4,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Protocol
 
 from integration.apiserver.wired_node import WiredNode
 from integration.cluster.command_line import Version
+from integration.cluster.family import ClusterFamilies
 from integration.cluster.network import Network
 from integration.cluster.node_config import render_proxy
 from integration.cluster.process import Process
@@ -37,11 +39,17 @@ class CommandRunner(Protocol):
 
 
 def masquerade_to(address: str, node: CommandRunner) -> None:
-    """Have what a node's pods send to that IPv4 address come from the node."""
-    chain = "add chain ip stage out { type nat hook postrouting priority srcnat; }"
-    rule = f"add rule ip stage out ip daddr {address} masquerade"
-    for line in ("add table ip stage", chain, rule):
+    """Have what a node's pods send to that address come from the node."""
+    family = nft_family(address)
+    chain = f"add chain {family} stage out {{ type nat hook postrouting priority srcnat; }}"
+    rule = f"add rule {family} stage out {family} daddr {address} masquerade"
+    for line in (f"add table {family} stage", chain, rule):
         node.run("nft", line)
+
+
+def nft_family(address: str) -> str:
+    """How nft(8) calls the family of an address, both of tables and in expressions."""
+    return "ip" if isinstance(ip_address(address), IPv4Address) else "ip6"
 
 
 class Station:
@@ -55,7 +63,8 @@ class Station:
         self.ipv4, self.ipv6 = self.wired.ipv4, self.wired.ipv6
         self.kernel = self.wired.kernel
         self._description = description
-        self._register(api)
+        self._register(api, network.families)
+        self._reach_control_plane(network)
         # The API server's machine has no routes to pods.
         masquerade_to(description.address, self.wired.namespaces)
         self.runtime = self.wired.install_plugin()
@@ -97,16 +106,17 @@ class Station:
     @contextmanager
     def cut_off(self) -> Iterator[None]:
         """Nothing of the node, nor of its pods, reaches the API server's machine as long as the block lasts."""
-        run = self.wired.namespaces.run
-        run("nft", "add", "table", "ip", "stage-silence")
+        run, address = self.wired.namespaces.run, self._description.address
+        family = nft_family(address)
+        run("nft", "add", "table", family, "stage-silence")
         try:
             for hook in ("output", "forward"):
                 base = f"{{ type filter hook {hook} priority filter; }}"
-                run("nft", f"add chain ip stage-silence {hook} {base}")
-                run("nft", f"add rule ip stage-silence {hook} ip daddr {self._description.address} drop")
+                run("nft", f"add chain {family} stage-silence {hook} {base}")
+                run("nft", f"add rule {family} stage-silence {hook} {family} daddr {address} drop")
             yield
         finally:
-            run("nft", "delete", "table", "ip", "stage-silence")
+            run("nft", "delete", "table", family, "stage-silence")
 
     def route(self, destination: str, *, via: str) -> None:
         """A route of the administrator's."""
@@ -135,10 +145,16 @@ class Station:
     def _run(self, argv: Sequence[str]) -> str:
         return self.kernel.run(*argv)
 
-    def _register(self, api: Api) -> None:
+    def _reach_control_plane(self, network: Network) -> None:
+        """By the machine that the nodes are on; IPv4 networks of the tests are routed there anyway."""
+        address = ip_address(self._description.address)
+        if address.version == 6:
+            self.route(str(ip_network(f"{address}/64", strict=False)), via=str(network.host6))
+
+    def _register(self, api: Api, families: ClusterFamilies) -> None:
         """The Node object, as a kubelet makes it."""
         api.create("/api/v1/nodes", {"metadata": {"name": self.name}})
-        addresses = [{"type": "InternalIP", "address": str(each)} for each in (self.wired.ipv4, self.wired.ipv6)]
+        addresses = [{"type": "InternalIP", "address": str(each)} for each in families.pick(self.ipv4, self.ipv6)]
         api.patch(f"/api/v1/nodes/{self.name}/status", {"status": {"addresses": addresses}})
 
     def _start_proxy(self) -> None:
@@ -152,6 +168,7 @@ class Station:
                 kubeconfig=self._description.proxy_kubeconfig,
                 mode=self._proxy_mode,
                 feature_gates=version.feature_gates,
+                bind_address=self._description.families.unspecified,
                 # With iptables it starts some twenty programs for each, a third of the guest's processor time.
                 min_sync_period="4s" if self._proxy_mode is ProxyMode.IPTABLES else "1s",
             )

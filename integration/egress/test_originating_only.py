@@ -84,7 +84,7 @@ def published(world: World, egress: EgressUnderTest, *, station: int) -> Iterato
         spec = {
             "type": "NodePort",
             "externalTrafficPolicy": "Local",
-            "ipFamilyPolicy": "RequireDualStack",
+            "ipFamilyPolicy": "PreferDualStack",
             "selector": label,
             "ports": ports,
         }

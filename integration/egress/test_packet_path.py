@@ -15,7 +15,7 @@ from integration.dashboard.documented import without_series
 from integration.dashboard.exposition import parse_exposition
 from integration.egress.capture import IPIP, IPV6, TCP, UDP, Capture, Packet
 from integration.egress.conversation import Transfer, ask
-from integration.egress.external_host import ADDRESSES, NETWORKS
+from integration.egress.external_host import ADDRESSES, NEIGHBOURS
 from integration.egress.pod import RunningPod
 from integration.egress.station import Station
 from integration.egress.world import EgressUnderTest, World
@@ -29,6 +29,7 @@ PORT = 5555
 TTL = 225
 MARK = 4711
 """The port of forged packets."""
+LENGTHS = {4: "/32", 6: "/128"}
 MEGABYTES = 100
 
 versions = pytest.mark.parametrize("version", [4, 6])
@@ -39,14 +40,28 @@ def wrapped(packet: Packet, *, source: str = "", destination: str = "") -> bool:
     return packet.port == PORT and source in (packet.source, "") and destination in (packet.destination, "")
 
 
-def observe(world: World, client: RunningPod, version: int, *, whom: str) -> tuple[Packet, Packet]:
-    """Have the client ask; the host must see it as `whom`. The first packet of the tunnel at the client, each way."""
-    own = client.addresses[version]
+def observe(world: World, client: RunningPod, asked: str, *, whom: str) -> tuple[Packet, Packet]:
+    """Have the client ask an address of the host, which must see it as `whom`. The first packet of the tunnel at the
+    client, each way.
+    """
+    own = client.addresses[ip_address(asked).version]
     with Capture(client.netns) as wire:
-        assert ask(client, world.external, ADDRESSES[version]) == whom
+        assert ask(client, world.external, asked) == whom
         there = wire.wait_for(lambda packet: wrapped(packet, source=own), what="from the client")
         back = wire.wait_for(lambda packet: wrapped(packet, destination=own), what="to the client")
     return there, back
+
+
+def test_services_and_pods_have_addresses_of_the_clusters_families(
+    world: World, egress: EgressUnderTest, client: RunningPod
+) -> None:
+    """In its order: `status.podIP` of a pod and the first address of a Service are of the first family."""
+    families = world.description.families.value
+    assert tuple(egress.addresses) == families
+    for pod in (client, *egress.routers()):
+        status = world.api.get(pod.path)["status"]
+        assert tuple(ip_address(each["ip"]).version for each in status["podIPs"]) == families
+        assert {each["ip"] for each in status["podIPs"]} == set(pod.addresses.values())
 
 
 @versions
@@ -57,7 +72,7 @@ def test_the_host_outside_sees_the_router(
     [router] = egress.routers()
     own, service, outside = client.addresses[version], egress.addresses[version], ADDRESSES[version]
     with Capture(router.netns) as far_wire:
-        there, back = observe(world, client, version, whom=router.addresses[version])
+        there, back = observe(world, client, outside, whom=router.addresses[version])
         arrived = far_wire.wait_for(lambda packet: wrapped(packet, source=own), what="at the router")
     assert (there.destination, there.source_port, there.ttl) == (service, PORT, TTL)
     assert there.inner is not None
@@ -226,7 +241,7 @@ def test_a_source_port_for_each_flow(world: World) -> None:
     with world.egress(fouSourcePortAuto=True) as egress, world.client(egress.name) as client:
         [router] = egress.routers()
         for version in client.addresses:
-            there, back = observe(world, client, version, whom=router.addresses[version])
+            there, back = observe(world, client, ADDRESSES[version], whom=router.addresses[version])
             assert there.destination == egress.addresses[version]
             assert back.source == router.addresses[version]
             assert PORT not in (there.source_port, back.source_port)
@@ -234,12 +249,14 @@ def test_a_source_port_for_each_flow(world: World) -> None:
 
 def test_two_egresses_on_one_client(world: World) -> None:
     """Each is for destinations of its own; the host sees the router of the one that a packet was for."""
+    versions = world.description.families.value
     with (
-        world.egress(destinations=[NETWORKS[4]]) as first,
-        world.egress(destinations=[NETWORKS[6]]) as second,
+        world.egress(destinations=[ADDRESSES[version] + LENGTHS[version] for version in versions]) as first,
+        world.egress(destinations=[NEIGHBOURS[version] + LENGTHS[version] for version in versions]) as second,
         world.client(first.name, second.name) as client,
     ):
-        for version, egress in ((4, first), (6, second)):
+        for egress, asked in ((first, ADDRESSES), (second, NEIGHBOURS)):
             [router] = egress.routers()
-            there, _ = observe(world, client, version, whom=router.addresses[version])
-            assert there.destination == egress.addresses[version]
+            for version in versions:
+                there, _ = observe(world, client, asked[version], whom=router.addresses[version])
+                assert there.destination == egress.addresses[version]

@@ -22,6 +22,7 @@ EGRESSES = f"/apis/coil.cybozu.com/v2/namespaces/{EGRESS_NAMESPACE}/egresses"
 ANNOTATION = f"egress.coil.cybozu.com/{EGRESS_NAMESPACE}"
 _LOG_LINES = 40
 EVERYTHING = tuple(NETWORKS.values())
+"""In a cluster of both families."""
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -52,7 +53,7 @@ class World:
         description = Description.read()
         with Workspace.create() as workspace, closing(Api(description)) as api:
             ensure_passage(description.address)
-            network = Network.create(workspace)
+            network = Network.create(workspace, description.families)
             stations = [Station(workspace, network, description, api, index=index) for index in range(2)]
             for station in stations:
                 station.wait_ready()
@@ -83,7 +84,8 @@ class World:
     def egress(self, *, name: str = "", **spec: Any) -> Iterator["EgressUnderTest"]:
         """An Egress with its routers, ready, and its Service known to kube-proxy; deleted at the end of the block."""
         name = name or f"nat-{secrets.token_hex(3)}"
-        spec = {"destinations": list(EVERYTHING), "replicas": 1, **spec}
+        everything = [NETWORKS[version] for version in self.description.families.value]
+        spec = {"destinations": everything, "replicas": 1, **spec}
         egress = EgressUnderTest(self, name, spec=spec)
         try:
             egress.create()

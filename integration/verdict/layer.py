@@ -39,6 +39,8 @@ TEST_ALL: Final = Layer(
         ("slow",),
         ("cluster_slow",),
         ("egress_slow",),
+        ("egress_ipv6_first",),
+        ("egress_ipv6_only",),
         ("aws_nodes",),
         ("aws_simulation",),
         ("neutron_nodes",),
