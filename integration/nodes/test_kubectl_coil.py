@@ -1,8 +1,9 @@
-"""Each command of `kubectl coil` in clusters that are not as usual: one node cut off, and no IPv4 at all."""
+"""`kubectl coil` in clusters that are not as usual: one node cut off, IPv6 before IPv4, and no IPv4 at all."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -95,9 +96,12 @@ def test_connectivity_with_a_node_that_is_cut_off(coil: CoilCluster) -> None:
         assert (code, "failed" in outcomes, document["leftOver"]) == (0, False, False), document
 
 
-@pytest.fixture(scope="module")
-def ipv6_only() -> Iterator[CoilCluster]:
-    with Cluster.up(nodes=2, families=ClusterFamilies.IPV6_ONLY) as cluster:
+@pytest.fixture(
+    scope="module", params=[ClusterFamilies.IPV6_ONLY, ClusterFamilies.IPV6_FIRST], ids=lambda families: families.label
+)
+def other(request: pytest.FixtureRequest) -> Iterator[CoilCluster]:
+    """A cluster of other IP families."""
+    with Cluster.up(nodes=2, families=request.param) as cluster:
         import_image(cluster, build_image())
         found = CoilCluster(cluster, Release(cluster.plane, {}))
         found.release.install()
@@ -106,10 +110,17 @@ def ipv6_only() -> Iterator[CoilCluster]:
         yield found
 
 
-def test_without_ipv4(ipv6_only: CoilCluster, tmp_path: Path) -> None:
-    kubeconfig, nodes = ipv6_only.plane.admin_kubeconfig, ipv6_only.nodes
-    with ipv6_only.room(Families.IPV6, pool=DEFAULT_POOL) as room:
+def test_where_ipv6_is_first_or_alone(other: CoilCluster, tmp_path: Path) -> None:
+    """Kubernetes' lists of addresses begin with IPv6, Coil's results with IPv4."""
+    kubeconfig, nodes = other.plane.admin_kubeconfig, other.nodes
+    families = other.cluster.network.families.value
+    with other.room(Families.DUAL if 4 in families else Families.IPV6, pool=DEFAULT_POOL) as room:
         room.run(*(room.pod(f"pod-{node.name}", node) for node in nodes))
+        for pod in other.read("pods", f"--namespace={room.namespace}")["items"]:
+            listed = [each["ip"] for each in pod["status"]["podIPs"]]
+            assert tuple(ip_address(address).version for address in listed) == families
+            assert pod["status"]["podIP"] == listed[0]
+        assert room.find_gaps() == []
         pods = {pod.name: pod.ipv6 for pod in room.pods()}
         wait_until(lambda: ask_coil(kubeconfig, "status")[0] == 0, what="all is fine")
         wait_until(lambda: ask_coil(kubeconfig, "ipam", "check")[0] == 0, what="all agree on the addresses")
@@ -120,6 +131,9 @@ def test_without_ipv4(ipv6_only: CoilCluster, tmp_path: Path) -> None:
         assert (code, traced["verdict"], traced["sourceSeen"]) == (0, "delivered", pods[first])
         code, document = ask_coil(kubeconfig, "connectivity")
         assert [each for each in document["checks"] if each["outcome"] == "failed"] == []
-        assert (code, {each["family"] for each in document["checks"]} - {""}) == (0, {"IPv6"})
+        assert (code, {each["family"] for each in document["checks"]} - {""}) == (
+            0,
+            {f"IPv{each}" for each in families},
+        )
         done = collect_sysdump(kubeconfig, tmp_path / "dump.zip")
         assert (done.returncode, done.stderr) == (0, "")
