@@ -50,6 +50,8 @@ PACKETS = [
     *("integration/egress/test_packet_path.py", "integration/egress/test_originating_only.py"),
 ]
 """Of the session `egress`, what depends on how kube-proxy translates the addresses of Services."""
+FAMILIES = [*PACKETS, "integration/egress/test_chained.py"]
+"""And on the cluster's IP families."""
 
 
 def run_name(session: nox.Session) -> str:
@@ -241,7 +243,7 @@ def egress_slow(session: nox.Session) -> None:
 
 def run_families(session: nox.Session, families: str) -> None:
     """Run the packets of egress NAT in a cluster of other IP families than that of the session `egress`."""
-    chosen = [*results(session), *(session.posargs or PACKETS)]
+    chosen = [*results(session), *(session.posargs or FAMILIES)]
     session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session) | {"COIL_FAMILIES": families})
 
 

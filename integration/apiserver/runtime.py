@@ -3,7 +3,7 @@ variables, the configuration and the cached result on standard input."""
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +63,13 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """`plugin` as the installer put it there; `socket` where coild listens."""
+    """Executes `plugin`, after `entrance` where it needs the node's namespaces; `configuration` is what it is given
+    besides the network's name.
+    """
 
     plugin: Path
-    socket: Path
+    configuration: Mapping[str, Any]
+    entrance: Sequence[str] = ()
 
     def add(self, sandbox: Sandbox, *, version: str = "1.0.0", more_args: str = "") -> dict[str, Any]:
         """ADD; returns the result. `more_args` end CNI_ARGS, separator included. Raises CniError."""
@@ -131,10 +134,10 @@ class Runtime:
 
     def _start(self, command: str, environment: Mapping[str, str], *, version: str, **more: Any) -> Execution:
         """Of the plugin; `more` is for the network configuration."""
-        netconf = {"cniVersion": version, "name": "pods", "type": "coil", "socket": str(self.socket), **more}
+        netconf = {"cniVersion": version, "name": "pods", **self.configuration, **more}
         own = {"PATH": _SEARCH_PATH, "CNI_COMMAND": command, "CNI_PATH": str(self.plugin.parent)}
         process = subprocess.Popen(
-            [self.plugin],
+            [*self.entrance, str(self.plugin)],
             env={**own, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -48,7 +48,7 @@ class PodHost:
         """Run the installer; returns the runtime that uses what it installed."""
         folder = self.workspace.make_folder(self.name, "cni")
         plugin = install_plugin(bin_dir=folder / "bin", etc_dir=folder / "net.d", socket=self.socket)
-        return Runtime(plugin, self.socket)
+        return Runtime(plugin, {"type": "coil", "socket": str(self.socket)})
 
     def start_daemon(
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None, patience: float = START_TIMEOUT

@@ -20,8 +20,16 @@ NEIGHBOURS = {4: "203.0.113.77", 6: "2001:db8:113::77"}
 NETWORKS = {4: "203.0.113.0/24", 6: "2001:db8:113::/64"}
 
 
-class Neighbour(Protocol):
-    """A node on the same bridge."""
+class Machine(Protocol):
+    """On the nodes' bridge."""
+
+    def route(self, destination: str, *, via: str) -> None:
+        """A route of the administrator's."""
+        ...
+
+
+class Neighbour(Machine, Protocol):
+    """A node."""
 
     @property
     def ipv4(self) -> IPv4Address: ...
@@ -32,9 +40,12 @@ class Neighbour(Protocol):
         """The blocks that a routing daemon would announce."""
         ...
 
-    def route(self, destination: str, *, via: str) -> None:
-        """A route of the administrator's."""
-        ...
+
+def learn_routes(learner: Machine, nodes: Iterable[Neighbour]) -> None:
+    """Route what each node exports to it, as a routing daemon would have it. Idempotent."""
+    for node in nodes:
+        for block in node.exported():
+            learner.route(block, via=str(node.ipv4 if ip_network(block).version == 4 else node.ipv6))
 
 
 class ExternalHost:
@@ -52,11 +63,12 @@ class ExternalHost:
         return self._namespaces.net
 
     def learn(self, nodes: Iterable[Neighbour]) -> None:
-        """Route what each node exports to it, as a routing daemon would have it. Idempotent."""
-        for node in nodes:
-            for block in node.exported():
-                via = node.ipv4 if ip_network(block).version == 4 else node.ipv6
-                self._namespaces.run("ip", "route", "replace", block, "via", str(via))
+        """As `learn_routes`."""
+        learn_routes(self, nodes)
+
+    def route(self, destination: str, *, via: str) -> None:
+        """A route of the administrator's."""
+        self._namespaces.run("ip", "route", "replace", destination, "via", via)
 
     def be_known(self, nodes: Iterable[Neighbour]) -> None:
         """Let each node route the public addresses here."""

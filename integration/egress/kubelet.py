@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -54,6 +55,7 @@ class Kubelet:
         self._description = description
         self._api = api
         self._stations = {station.name: station for station in stations}
+        self._schedulable = list(self._stations)
         self._pods: dict[str, RunningPod] = {}
         self.refusals: dict[str, list[CniError]] = {}
         """By UID of the pod, why its ADDs failed. Each look at the pod tries again."""
@@ -94,6 +96,16 @@ class Kubelet:
             return holds()
 
         wait_until(held, what=what, timeout=PATIENCE, pause=PAUSE)
+
+    def join(self, station: Station) -> None:
+        """One more node. The scheduler does not know it: only pods that name it run there."""
+        self._stations[station.name] = station
+
+    def leave(self, station: Station) -> None:
+        """Its pods end, and no more start there."""
+        for pod in [pod for pod in self.pods if pod.station is station]:
+            self._end(pod)
+        del self._stations[station.name]
 
     @contextmanager
     def traced_agent(self, recording: Recording) -> Iterator[None]:
@@ -150,10 +162,8 @@ class Kubelet:
 
     def _bind(self, document: Document) -> str:
         """To the node with the fewest pods, as a scheduler does it."""
-        count = dict.fromkeys(self._stations, 0)
-        for pod in self._pods.values():
-            count[pod.station.name] += 1
-        node = min(count, key=count.__getitem__)
+        count = Counter(pod.station.name for pod in self._pods.values())
+        node = min(self._schedulable, key=count.__getitem__)
         metadata = document["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
         self._api.create(path, {"metadata": {"name": metadata["name"]}, "target": {"kind": "Node", "name": node}})

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, ip_address, ip_network
-from typing import Protocol
+from typing import Any, Protocol
 
+from integration.apiserver.sandbox import Sandbox
 from integration.apiserver.wired_node import WiredNode
 from integration.cluster.command_line import Version
 from integration.cluster.family import ClusterFamilies
@@ -30,6 +31,18 @@ PATIENCE = 240.0
 
 PAUSE = 0.5
 """Seconds between two looks that start a program or ask the API server."""
+
+
+class PodRuntime(Protocol):
+    """Who executes plugins for pods."""
+
+    def add(self, sandbox: Sandbox) -> dict[str, Any]:
+        """The result. Raises CniError."""
+        ...
+
+    def delete(self, sandbox: Sandbox) -> None:
+        """Raises CniError."""
+        ...
 
 
 class CommandRunner(Protocol):
@@ -56,9 +69,18 @@ class Station:
     """Number `index` from 0; its programs are started together and waited for by `wait_ready`."""
 
     def __init__(
-        self, workspace: Workspace, network: Network, description: Description, api: Api, *, index: int
+        self,
+        workspace: Workspace,
+        network: Network,
+        description: Description,
+        api: Api,
+        *,
+        index: int,
+        name: str = "",
+        flags: Sequence[str] = ("--route-sync", "--cooling=1s"),
     ) -> None:
-        self.wired = WiredNode(workspace, network, name=f"node-{index}", index=index)
+        """`flags` are coild's."""
+        self.wired = WiredNode(workspace, network, name=name or f"node-{index}", index=index)
         self.name = self.wired.name
         self.ipv4, self.ipv6 = self.wired.ipv4, self.wired.ipv6
         self.kernel = self.wired.kernel
@@ -67,18 +89,24 @@ class Station:
         self._reach_control_plane(network)
         # The API server's machine has no routes to pods.
         masquerade_to(description.address, self.wired.namespaces)
-        self.runtime = self.wired.install_plugin()
+        self.coil = self.wired.install_plugin()
+        """Executes our plugin alone."""
+        self.runtime: PodRuntime = self.coil
+        """What pods start and end by."""
         _log.info("%s has the plugin", self.name)
         self._start_proxy()
-        self._command = daemon_command(
-            description.coild_kubeconfig, socket=self.wired.socket, flags=["--route-sync", "--cooling=1s"]
-        )
+        self._command = daemon_command(description.coild_kubeconfig, socket=self.wired.socket, flags=flags)
         self.coild: Service = self.wired.start_daemon(self._command, patience=PATIENCE)
 
     def wait_ready(self) -> None:
         """Return when coild takes calls. Raises ComponentError."""
         self.coild.wait_ready()
         _log.info("%s has coild", self.name)
+
+    def stop(self) -> None:
+        """End its programs."""
+        for service in (self.coild, self.proxy):
+            service.kill()
 
     @contextmanager
     def traced_coild(self, recording: Recording) -> Iterator[Process]:

@@ -35,6 +35,7 @@ class World:
         *,
         description: Description,
         workspace: Workspace,
+        network: Network,
         stations: list[Station],
         external: ExternalHost,
         kubelet: Kubelet,
@@ -45,6 +46,7 @@ class World:
         self.external = external
         self.kubelet = kubelet
         self._workspace = workspace
+        self._network = network
 
     @classmethod
     @contextmanager
@@ -63,6 +65,7 @@ class World:
                 api,
                 description=description,
                 workspace=workspace,
+                network=network,
                 stations=stations,
                 external=external,
                 kubelet=Kubelet(workspace, description, api, stations),
@@ -72,8 +75,33 @@ class World:
             finally:
                 world.kubelet.end_all()
                 for station in stations:
-                    station.wired.destroy_sandboxes()
-                    api.delete(f"/api/v1/nodes/{station.name}")
+                    world.remove(station)
+
+    def remove(self, station: Station) -> None:
+        """The node is gone from the cluster."""
+        station.wired.destroy_sandboxes()
+        self.api.delete(f"/api/v1/nodes/{station.name}")
+
+    @contextmanager
+    def another_station(self, name: str, *flags: str) -> Iterator[Station]:
+        """One more node, the last of `stations`, with these flags of coild; gone with the context, and its pods before.
+
+        Only pods that name it run there. Routes to it and from it beyond the cluster are the caller's part.
+        """
+        index = len(self.stations)
+        station = Station(
+            self._workspace, self._network, self.description, self.api, index=index, name=name, flags=flags
+        )
+        try:
+            station.wait_ready()
+            self.stations.append(station)
+            self.kubelet.join(station)
+            yield station
+        finally:
+            self.kubelet.leave(station)
+            self.stations.remove(station)
+            station.stop()
+            self.remove(station)
 
     def logs(self) -> Iterator[tuple[str, str]]:
         """Name and last lines of what every program has logged."""
