@@ -65,7 +65,7 @@ from coil.netlink.tunnel import (
     read_tunnels,
     rename_fallbacks,
 )
-from coil.netlink.worker import NamespaceExecutor, Worker
+from coil.netlink.worker import NamespaceExecutor, open_worker
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import delete_table, sync_table
 
@@ -315,8 +315,7 @@ class ClientNetwork:
     async def __aenter__(self) -> "ClientNetwork":
         async with AsyncExitStack() as stack:
             self._home = stack.enter_context(Namespace.current())
-            worker = Worker("egress-client", self._home, threads=_THREADS)
-            stack.push_async_callback(worker.aclose)
+            worker = await stack.enter_async_context(open_worker("egress-client", threads=_THREADS))
             self._executor = NamespaceExecutor(worker)
             stack.push_async_callback(self._executor.aclose)
             self._stack = stack.pop_all()

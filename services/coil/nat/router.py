@@ -40,7 +40,6 @@ from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.fou import ensure_fou_port
 from coil.netlink.host import NetnsPath
 from coil.netlink.link import set_up
-from coil.netlink.namespace import Namespace
 from coil.netlink.route import new_route, read_routes, read_uplink
 from coil.netlink.rule import sync_rules
 from coil.netlink.sysctl import apply_sysctls, missing_sysctls
@@ -54,7 +53,7 @@ from coil.netlink.tunnel import (
     read_tunnels,
     rename_fallbacks,
 )
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.nft.element_sync import change_elements, read_elements
 from coil.nft.netfilter import NftError
 from coil.nft.table_sync import read_counters, sync_table
@@ -231,12 +230,7 @@ class RouterNetwork:
         self._spec: RouterSpec | None = None
 
     async def __aenter__(self) -> "RouterNetwork":
-        async with AsyncExitStack() as stack:
-            home = Namespace(self._netns) if self._netns is not None else Namespace.current()
-            stack.enter_context(home)
-            self._worker = Worker("egress-router", home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
-            self._stack = stack.pop_all()
+        self._worker = await self._stack.enter_async_context(open_worker("egress-router", self._netns))
         return self
 
     async def __aexit__(

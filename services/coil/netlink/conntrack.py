@@ -32,9 +32,8 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.flow import TCP, UDP, Endpoint, Flow, bare_acknowledgement
 from coil.netlink.connection import Connection
 from coil.netlink.error import NetlinkError
-from coil.netlink.namespace import Namespace
 from coil.netlink.wire import NLM_F_DUMP, Request, attribute, parse_attributes
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 
 _CONNTRACK: Final = 1  # NFNL_SUBSYS_CTNETLINK
 _GET: Final = _CONNTRACK << 8 | 1
@@ -236,11 +235,7 @@ class FlowTable:
         self._worker: Worker
 
     async def __aenter__(self) -> "FlowTable":
-        async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace.current())
-            self._worker = Worker("flows", home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
-            self._stack = stack.pop_all()
+        self._worker = await self._stack.enter_async_context(open_worker("flows"))
         return self
 
     async def __aexit__(

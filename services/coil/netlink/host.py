@@ -34,7 +34,7 @@ from coil.netlink.peer_namespace import PeerNamespaces
 from coil.netlink.removal import MAX_BATCHES, LinkRemoval, remove_unfinished
 from coil.netlink.route import RouteAdditions
 from coil.netlink.sysctl import apply_sysctls, ensure_sysctls
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.podnet.host_link import PodAlias, parse_alias
 from coil.podnet.plan import PodPlan
 
@@ -78,14 +78,10 @@ class HostNetwork:
         async with AsyncExitStack() as stack:
             home = Namespace(self._netns) if self._netns is not None else Namespace.current()
             self._home = stack.enter_context(home)
-            self._attaching = Worker("pod-attach", home, threads=1)
-            stack.push_async_callback(self._attaching.aclose)
-            self._reading = Worker("pod-read", home, threads=1)
-            stack.push_async_callback(self._reading.aclose)
-            self._routing = Worker("routes", home, threads=1)
-            stack.push_async_callback(self._routing.aclose)
-            detaching = Worker("pod-detach", home, threads=MAX_BATCHES)
-            stack.push_async_callback(detaching.aclose)
+            self._attaching = await stack.enter_async_context(open_worker("pod-attach", self._netns))
+            self._reading = await stack.enter_async_context(open_worker("pod-read", self._netns))
+            self._routing = await stack.enter_async_context(open_worker("routes", self._netns))
+            detaching = await stack.enter_async_context(open_worker("pod-detach", self._netns, threads=MAX_BATCHES))
             await self._reading.run(remove_unfinished)
             watch = LinkWatch(await self._reading.run(open_event_socket))
             stack.callback(watch.close)

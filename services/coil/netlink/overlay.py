@@ -36,7 +36,6 @@ from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.forwarding import ensure_forwarding
 from coil.netlink.link import find_link
 from coil.netlink.monitor import OverlayWatch, open_event_socket
-from coil.netlink.namespace import Namespace
 from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.removal import remove_links
 from coil.netlink.route import delete_route, dump_link_routes, parse_route, replace_route
@@ -44,7 +43,7 @@ from coil.netlink.rule import delete_gate, new_gate, read_rules, sync_rules
 from coil.netlink.sysctl import read_sysctl
 from coil.netlink.vxlan import ensure_vxlan, sync_peers
 from coil.netlink.wireguard import ensure_wireguard, read_wireguard_peers, sync_wireguard_peers
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +165,8 @@ class OverlayNetwork:
 
     async def __aenter__(self) -> "OverlayNetwork":
         async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
-            self._mesh = Worker("overlay-mesh", home, threads=1)
-            stack.push_async_callback(self._mesh.aclose)
-            self._eips = Worker("overlay-eip", home, threads=1)
-            stack.push_async_callback(self._eips.aclose)
+            self._mesh = await stack.enter_async_context(open_worker("overlay-mesh", self._netns))
+            self._eips = await stack.enter_async_context(open_worker("overlay-eip", self._netns))
             events = await self._mesh.run(open_event_socket)
             self._watch = OverlayWatch(events, self._links)
             stack.callback(self._watch.close)

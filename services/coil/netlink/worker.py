@@ -1,6 +1,6 @@
 """Threads that live in the host's namespace, where everything happens that enters a namespace or waits.
 
-    Worker                a bounded set of threads
+    Worker                a bounded set of threads, for as long as the context of `open_worker` lasts
     NamespaceExecutor     on top of it: jobs on one namespace take turns, in the order in which they were asked for
 
 Jobs on different namespaces do not wait for each other. A job that has been asked for runs to its end even if nobody
@@ -10,8 +10,10 @@ waits for it any more: the next in turn finds a namespace that is not being chan
 import asyncio
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 from coil.netlink.error import BusyError
@@ -60,6 +62,19 @@ class Worker:
     async def aclose(self) -> None:
         """Wait for the jobs that run, drop those that wait, end the threads."""
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+
+
+@asynccontextmanager
+async def open_worker(name: str, netns: Path | None = None, *, threads: int = 1) -> AsyncIterator[Worker]:
+    """A worker whose jobs begin in the namespace at `netns`, or in that of the calling thread. Leaving the context
+    closes it. Raises NamespaceError.
+    """
+    with Namespace(netns) if netns is not None else Namespace.current() as home:
+        worker = Worker(name, home, threads=threads)
+        try:
+            yield worker
+        finally:
+            await worker.aclose()
 
 
 def _name_thread(name: bytes) -> None:

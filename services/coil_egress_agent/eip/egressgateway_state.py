@@ -24,12 +24,11 @@ from coil.kernel.vxlan import VXLAN_KIND
 from coil.netlink.connection import Connection
 from coil.netlink.ipset import destroy_sets, read_sets
 from coil.netlink.link import get_link, read_links
-from coil.netlink.namespace import Namespace
 from coil.netlink.removal import remove_links
 from coil.netlink.route import dump_link_routes, parse_route_place, read_routes
 from coil.netlink.rule import delete_rules, read_rules
 from coil.netlink.vxlan import parse_vxlan
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.nft.iptables_removal import (
     find_claimed_rules,
     find_legacy_rules,
@@ -57,11 +56,7 @@ class EgressgatewayState:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> "EgressgatewayState":
-        async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
-            self._worker = Worker("former-gateway", home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
-            self._stack = stack.pop_all()
+        self._worker = await self._stack.enter_async_context(open_worker("former-gateway", self._netns))
         return self
 
     async def __aexit__(

@@ -23,8 +23,7 @@ from coil.eip.gateway_lease import MARGIN
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.kernel.nft_table import TableFamily
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
-from coil.netlink.namespace import Namespace
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.nft.element_sync import TableReconciler, refresh_timeouts
 from coil.nft.netfilter import NetfilterSocket
 from coil.nft.table_sync import delete_table
@@ -49,18 +48,15 @@ class KernelTables:
 
     async def __aenter__(self) -> "KernelTables":
         async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
             threads = unique_thread_name()
             stack.callback(self._refresh_socket.close)
-            self._refresher = Worker(threads, home, threads=1)
-            stack.push_async_callback(self._refresher.aclose)
+            self._refresher = await stack.enter_async_context(open_worker(threads, self._netns))
             events = await self._refresher.run(open_event_socket, NETLINK_NETFILTER)
             self._watch = TableWatch(events, [(table.family, table.name) for table in self._tables], own=threads)
             stack.callback(self._watch.close)
             self._reconciler = TableReconciler(self._tables, transaction=self._watch.unheard, split=split_changes)
             stack.callback(self._reconciler.close)
-            self._worker = Worker(threads, home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
+            self._worker = await stack.enter_async_context(open_worker(threads, self._netns))
             self._stack = stack.pop_all()
         return self
 

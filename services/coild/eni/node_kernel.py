@@ -24,10 +24,9 @@ from coil.netlink.eni_link import NodeSync, add_source_rule, delete_source_rule,
 from coil.netlink.eni_routing import read_diversions
 from coil.netlink.eni_sysctl import accepts_advertised_routes, keep_advertised_default_route
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
-from coil.netlink.namespace import Namespace
 from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.node_watch import Listener, NodeWatch
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.nft.element_sync import TableReconciler
 
 
@@ -49,13 +48,10 @@ class NodeKernel:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
             stack.callback(self._close_reconciler)
-            self._worker = Worker("eni", home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
+            self._worker = await stack.enter_async_context(open_worker("eni", self._netns))
             threads = unique_thread_name()
-            self._tables = Worker(threads, home, threads=1)
-            stack.push_async_callback(self._tables.aclose)
+            self._tables = await stack.enter_async_context(open_worker(threads, self._netns))
             events = await self._tables.run(open_event_socket, NETLINK_NETFILTER)
             self._table_watch = TableWatch(events, [(TableFamily.INET, TABLE)], own=threads)
             stack.callback(self._table_watch.close)

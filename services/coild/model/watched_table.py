@@ -15,8 +15,7 @@ from typing import Final, Self
 from coil.kernel.nft_element import ElementChanges, Elements
 from coil.kernel.nft_table import NftTable
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
-from coil.netlink.namespace import Namespace
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.nft.element_sync import TableReconciler, read_elements
 from coil.nft.netfilter import NftError, has_nftables
 from coil.nft.table_sync import CounterValue, delete_table, read_counters
@@ -57,11 +56,9 @@ class WatchedTable:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
             self._watch = asyncio.get_running_loop().create_future()
             stack.callback(self._reconciler.close)
-            self._worker = Worker(self._threads, home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
+            self._worker = await stack.enter_async_context(open_worker(self._threads, self._netns))
             self._stack = stack.pop_all()
         return self
 

@@ -18,8 +18,7 @@ from coil.kernel.nft_table import TableFamily
 from coil.netlink import port_network
 from coil.netlink.connection import Connection
 from coil.netlink.monitor import NETLINK_NETFILTER, TableWatch, open_event_socket, unique_thread_name
-from coil.netlink.namespace import Namespace
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.neutron.node_bridge import BridgedPort, NodeBridge
 from coil.neutron.overlay_filter import TABLE, plan_overlay_table
 from coil.neutron.port_filter import plan_port_table
@@ -50,10 +49,8 @@ class BridgeNetwork:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
             threads = unique_thread_name()
-            self._worker = Worker(threads, home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
+            self._worker = await stack.enter_async_context(open_worker(threads, self._netns))
             self._tables = await self._worker.run(self._reconciler, self._rule_sets)
             stack.callback(self._close_tables)
             events = await self._worker.run(open_event_socket, NETLINK_NETFILTER)

@@ -9,8 +9,7 @@ from coil.kernel.family import IPAddress
 from coil.kernel.link import LinkName
 from coil.kernel.packet_filter import ForwardHook
 from coil.netlink.host import HostNetwork
-from coil.netlink.namespace import Namespace
-from coil.netlink.worker import Worker
+from coil.netlink.worker import Worker, open_worker
 from coil.nft.forward_hook import read_forward_hooks
 from coil.nft.legacy_iptables import read_legacy_hooks
 
@@ -33,11 +32,7 @@ class KernelForward:
         self._worker: Worker
 
     async def __aenter__(self) -> "KernelForward":
-        async with AsyncExitStack() as stack:
-            home = stack.enter_context(Namespace(self._netns) if self._netns is not None else Namespace.current())
-            self._worker = Worker("forward-read", home, threads=1)
-            stack.push_async_callback(self._worker.aclose)
-            self._stack = stack.pop_all()
+        self._worker = await self._stack.enter_async_context(open_worker("forward-read", self._netns))
         return self
 
     async def __aexit__(
