@@ -22,7 +22,6 @@ from integration.cluster.workspace import Workspace
 from integration.deployment import apply
 from integration.service import Service
 
-_COILD_METRICS_PORT = 9384
 _START_SECONDS = 180.0
 _NODES = 2
 
@@ -63,10 +62,8 @@ class Station:
         return self.node.make_sandbox(pod, container_id=secrets.token_hex(32))
 
     def metrics(self) -> dict[str, float]:
-        """coild's samples, by name and labels as they are written."""
-        lines = self.node.fetch(_COILD_METRICS_PORT, "/metrics").splitlines()
-        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in samples}
+        """See `PodHost.coild_metrics`."""
+        return self.node.coild_metrics()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,10 @@ class Place:
         (owner,) = owners
         return owner
 
+    def free(self) -> float:
+        """How many addresses coild would give to pods without asking for another block."""
+        return self.coil.node.coild_metrics()[f'coil_node_addresses{{pool="{self.name}",state="free"}}']
+
     def edit(self, block: str, change: dict[str, Any]) -> None:
         """`kubectl patch`, as the administrator."""
         self.kubectl("patch", "addressblock", block, "--type=merge", f"--patch={json.dumps(change)}")
@@ -282,6 +286,7 @@ def test_a_block_that_is_deleted_by_hand_stays_until_its_pods_have_gone(place: P
     result = coil.runtime.add(pod)
     block = place.block_of(addresses_of(result)[0])
     place.kubectl("delete", "addressblock", block, "--wait=false")
+    wait_until(lambda: place.free() == 0, what="coild knows that the block goes")
     other = place.add_at_last(make_pod(place.name))
     assert place.block_of(other) != block
     assert place.blocks()[block]["metadata"]["deletionTimestamp"]

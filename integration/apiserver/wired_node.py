@@ -19,6 +19,8 @@ from integration.deployment import COILD_HEALTH_PORT, install_plugin
 from integration.kernel_state import KernelState
 from integration.service import START_TIMEOUT, Service
 
+_COILD_METRICS_PORT = 9384
+
 # Unlike wget it prints the text of a refusal, too.
 _FETCH = """
 import sys
@@ -66,6 +68,12 @@ class PodHost:
             except OSError:
                 return False
         return True
+
+    def coild_metrics(self) -> dict[str, float]:
+        """coild's samples, by name and labels as they are written."""
+        lines = self.fetch(_COILD_METRICS_PORT, "/metrics").splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
 
     def fetch(self, port: int, path: str) -> str:
         """What one of coild's pages says, whatever its status; empty when nobody answers."""
