@@ -3,7 +3,6 @@
 The oracle is iproute2, and coil.md section 3 is the law: names, alias, gateway, tables, rules, sysctls.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
@@ -226,10 +225,9 @@ def test_the_log_tells_of_each_call_under_the_names_of_coil_v2(coil: CoilNode, m
         coil.runtime.add(stranger)
 
     def calls(of: Sandbox) -> list[tuple[str, str, str]]:
-        lines = map(json.loads, coil.coild.process.log.read_text().splitlines())
         return [
             (line["grpc.method"], line["grpc.code"], line["level"])
-            for line in lines
+            for line in coil.coild.process.entries()
             if line["event"] == "finished call"
             and line.get("grpc.request.container_id") == of.container_id
             and line["grpc.request.pod.namespace"] == of.pod.namespace

@@ -141,8 +141,7 @@ class _Work:
             if node is not None:
                 home.setdefault(id(binding), node)
         for binding in self._index.bindings:
-            node = self._preferred(binding) or home.get(id(binding))
-            if node is not None:
+            if (node := home.get(id(binding))) is not None:
                 self._assign(binding, node)
         return [claim for claim in claims if claim.policy in newcomers]
 
