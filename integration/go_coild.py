@@ -91,14 +91,14 @@ class GoCoild:
         inside.run("ip", "link", "set", "eth0", "up")
         for address in pod.addresses:
             inside.run("ip", "address", "add", address, "dev", "eth0")
-        _await_usable(inside, "eth0")
+        await_usable(inside, "eth0")
         self._ip("link", "set", pod.host_link, "alias", pod.alias)
         # IPv6 first, as there.
         for address in sorted(pod.addresses, key=lambda text: -ip_network(text).version):
             version = ip_network(address).version
             if (gateway := self._host_address(version)) is not None:
                 self._ip("address", "add", gateway, "dev", pod.host_link)
-            _await_usable(self.kernel, pod.host_link)
+            await_usable(self.kernel, pod.host_link)
             scope = ["scope", "link"] if version == 4 else []
             self._ip("route", "add", address, "dev", pod.host_link, "table", POD_TABLE, "proto", PROTOCOL, *scope)
         for address in pod.addresses:
@@ -120,7 +120,7 @@ class GoCoild:
         self.kernel.run("ip", *arguments)
 
 
-def _await_usable(kernel: KernelState, link: str) -> None:
+def await_usable(kernel: KernelState, link: str) -> None:
     """As `ip.SettleAddresses` does: wait until the link has its own address and none is tentative."""
 
     def usable() -> bool:

@@ -3,10 +3,7 @@
 import json
 import secrets
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -18,9 +15,9 @@ import yaml
 from coil.crd.names import NodeName, PoolName
 from coil.kube.client import KubeClient
 from integration.apiserver.ipam_world import IpamWorld, until
+from integration.apiserver.migrator import RUN_SECONDS, Migrator
 from integration.apiserver.v1_etcd import V1Etcd
 from integration.cluster.control_plane import ControlPlane
-from integration.cluster.process import marked_environment
 from integration.deployment import apply
 from integration.patience import wait_until
 from tests.coil_migrator.v1_cluster import V1Cluster
@@ -29,7 +26,6 @@ pytestmark = pytest.mark.apiserver
 
 Document = dict[str, Any]
 
-SECONDS = 180.0  # for one run; only a failure takes so long
 ANNOTATION = "coil.cybozu.com/pool"
 SUBNET = IPv4Network("10.211.0.0/26")
 BITS = 3
@@ -60,49 +56,13 @@ class V1World:
     """A cluster that v1 has served so far: two nodes, a pool with a namespace of its name, pods on v1's addresses."""
 
     ipam: IpamWorld
-    etcd: V1Etcd
-    prefix: str
+    migrator: Migrator
+    pool: PoolName
     nodes: list[NodeName] = field(default_factory=list)
-    pool: PoolName = field(init=False)
 
     @property
     def plane(self) -> ControlPlane:
         return self.ipam.plane
-
-    def command(self, name: str, *arguments: str) -> list[str]:
-        own = [f"--kubeconfig={self.plane.admin_kubeconfig}", *arguments]
-        if name == "dump":
-            own += [*self.etcd.flags, f"--etcd-prefix={self.prefix}"]
-        else:
-            own += [f"--coild={self.pool}/coild", "--interval=100ms"]
-        return [sys.executable, "-m", "coil_migrator", name, *own]
-
-    def run(self, name: str, *arguments: str, answer: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(name, *arguments),
-            input=answer,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-            env=marked_environment(self.plane.workspace.id),
-        )
-
-    @contextmanager
-    def start(self, name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """It has ended when the block has."""
-        with subprocess.Popen(
-            # Who started the tests in the background may have left SIGINT ignored.
-            ["env", "--default-signal=INT", *self.command(name, *arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=marked_environment(self.plane.workspace.id),
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
 
     def apply(self, manifests: str) -> None:
         self.plane.kubectl("apply", "--filename=-", stdin=manifests)
@@ -174,20 +134,21 @@ def etcd() -> Iterator[V1Etcd]:
 @pytest.fixture
 async def world(plane: ControlPlane, admin: KubeClient, etcd: V1Etcd) -> AsyncIterator[V1World]:
     ipam = IpamWorld(plane, admin)
-    world = V1World(ipam, etcd, f"/{secrets.token_hex(4)}/")
+    pool = PoolName(f"{ipam.name}-apps")
+    migrator = Migrator(plane=plane, etcd=etcd, prefix=f"/{secrets.token_hex(4)}/", coild=f"{pool}/coild")
+    world = V1World(ipam, migrator, pool)
     world.nodes = [await ipam.add_node("one"), await ipam.add_node("two")]
-    world.pool = PoolName(f"{ipam.name}-apps")
     v1 = V1Cluster()
     v1.add_pool(world.pool, BITS, str(SUBNET))
     for number, block in enumerate(BLOCKS):
         v1.assign(world.pool, world.nodes[number % 2], block)
         v1.use(block, 1, f"container-{number}")
-    etcd.put(world.prefix, v1.entries())
+    etcd.put(migrator.prefix, v1.entries())
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": world.pool}}
     apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": world.pool}})
     apply(plane, account, workload("DaemonSet", "coild", world.pool), *v1_documents())
     yield world
-    etcd.clear(world.prefix)
+    etcd.clear(migrator.prefix)
     plane.kubectl("delete", *REMOVED, "--namespace=kube-system", "--ignore-not-found")
     for pod in world.pods():
         world.release(pod)
@@ -230,21 +191,21 @@ def v1_documents() -> list[Document]:
 async def test_from_v1_to_v2_while_pods_run(world: V1World) -> None:
     world.add_pod("old-1", "10.211.0.1", node=0)
     world.add_pod("old-2", "10.211.0.25", node=1)
-    before = world.etcd.revision()
+    before = world.migrator.etcd.revision()
 
     # What a dry run prints is what the real one prints.
-    rehearsal = world.run("dump", "--dry-run")
+    rehearsal = world.migrator.run("dump", "--dry-run")
     assert (rehearsal.returncode, world.present()) == (0, set(REMOVED)), rehearsal.stderr
     assert rehearsal.stderr.count("would remove v1's") == len(REMOVED)
     assert ANNOTATION not in world.annotations()
 
-    dump = world.run("dump")
+    dump = world.migrator.run("dump")
     assert dump.returncode == 0, dump.stderr
     assert (world.present(), world.annotations().get(ANNOTATION)) == (set(), world.pool)
     assert dump.stdout == rehearsal.stdout
-    again = world.run("dump")
+    again = world.migrator.run("dump")
     assert (again.returncode, again.stdout) == (0, dump.stdout), again.stderr
-    assert world.etcd.revision() == before, "etcd is only read"
+    assert world.migrator.etcd.revision() == before, "etcd is only read"
     documents = list(yaml.safe_load_all(dump.stdout))
     assert [item["kind"] for item in documents] == ["AddressPool", *["AddressBlock"] * len(BLOCKS)]
     assert [item["ipv4"] for item in documents[1:]] == BLOCKS
@@ -263,23 +224,23 @@ async def test_from_v1_to_v2_while_pods_run(world: V1World) -> None:
 
     # v1's pods go, and with them what was reserved for them.
     world.add_pod("new", str(next(iter(set(networks) - set(map(IPv4Network, BLOCKS))))[0]), node=0)
-    declined = world.run("replace", answer="n\n")
+    declined = world.migrator.run("replace", answer="n\n")
     assert (declined.returncode, world.pods()) == (1, {"old-1", "old-2", "new"})
     assert "old-1" in declined.stderr
     assert "have no controller and will not come back" in declined.stderr
-    assert world.run("replace", "--dry-run").returncode == 0
+    assert world.migrator.run("replace", "--dry-run").returncode == 0
     assert world.restarts() == 0
     world.forbid_evictions()
-    refused = world.run("replace", "--yes", "--timeout=1s")
+    refused = world.migrator.run("replace", "--yes", "--timeout=1s")
     assert (refused.returncode, world.pods()) == (1, {"old-1", "old-2", "new"})
     assert "was not evicted" in refused.stderr
     assert "disruption budget" in refused.stderr
     world.allow_evictions()
-    replaced = world.run("replace", answer="y\n")
+    replaced = world.migrator.run("replace", answer="y\n")
     assert (replaced.returncode, world.pods()) == (0, {"new"}), replaced.stderr
     assert [block.name for block in await world.ipam.blocks() if block.reserved] == []
     assert world.restarts() == 1
-    assert world.run("replace").stderr == "nothing of v1 is left\n"
+    assert world.migrator.run("replace").stderr == "nothing of v1 is left\n"
     assert world.restarts() == 1
 
     # Who waited for a block gets one that was v1's.
@@ -292,8 +253,8 @@ async def test_from_v1_to_v2_while_pods_run(world: V1World) -> None:
 
 async def test_what_cannot_be_converted_changes_nothing(world: V1World) -> None:
     holder = json.dumps({"container_id": "c", "namespace": "apps", "pod": "lost"}).encode()
-    world.etcd.put(world.prefix, [(b"ip/10.211.0.8/2", holder)])
-    failed = world.run("dump")
+    world.migrator.etcd.put(world.migrator.prefix, [(b"ip/10.211.0.8/2", holder)])
+    failed = world.migrator.run("dump")
     assert (failed.returncode, failed.stdout, world.present()) == (1, "", set(REMOVED))
     assert "10.211.0.10 of the pod apps/lost is in use" in failed.stderr
     assert failed.stderr.endswith("nothing was changed\n")
@@ -301,7 +262,7 @@ async def test_what_cannot_be_converted_changes_nothing(world: V1World) -> None:
 
 async def test_the_manifests_in_a_file(world: V1World, tmp_path: Path) -> None:
     path = tmp_path / "data.yaml"
-    dump = world.run("dump", "--dry-run", f"--output={path}")
+    dump = world.migrator.run("dump", "--dry-run", f"--output={path}")
     assert (dump.returncode, dump.stdout) == (0, "")
     assert len(list(yaml.safe_load_all(path.read_text()))) == 1 + len(BLOCKS)
 
@@ -311,26 +272,26 @@ async def test_the_manifests_in_a_file(world: V1World, tmp_path: Path) -> None:
 async def test_a_replacement_that_is_interrupted_goes_on_where_it_was(
     world: V1World, number: signal.Signals, code: int
 ) -> None:
-    world.apply(world.run("dump", "--skip-uninstall").stdout)
+    world.apply(world.migrator.run("dump", "--skip-uninstall").stdout)
     world.add_pod("old-1", "10.211.0.1", node=0)
     world.add_pod("old-2", "10.211.0.2", node=0, finalizers=[HELD])
     world.add_pod("old-3", "10.211.0.25", node=1)
-    with world.start("replace", "--yes") as process:
+    with world.migrator.start("replace", "--yes") as process:
         wait_until(lambda: world.is_deleting("old-2"), what="the second pod is being deleted")
         process.send_signal(number)
-        _, said = process.communicate(timeout=SECONDS)
+        _, said = process.communicate(timeout=RUN_SECONDS)
     assert (process.returncode, world.pods()) == (code, {"old-2", "old-3"})
     assert f"the pod {world.pool}/old-1 was evicted" in said
     assert said.endswith("run it again to go on\n")
     assert len([block for block in await world.ipam.blocks() if block.reserved]) == len(BLOCKS)
 
     # A pod that does not go keeps its block; everything else is done.
-    stuck = world.run("replace", "--yes", "--timeout=1s")
+    stuck = world.migrator.run("replace", "--yes", "--timeout=1s")
     assert (stuck.returncode, world.pods()) == (1, {"old-2"})
     assert "has not ended within 1 s" in stuck.stderr
     assert [block.ipv4 for block in await world.ipam.blocks()] == [BLOCKS[0]]
     assert world.restarts() == 0
     world.release("old-2")
-    finished = world.run("replace", "--yes")
+    finished = world.migrator.run("replace", "--yes")
     assert finished.returncode == 0, finished.stderr
     assert (world.pods(), await world.ipam.blocks(), world.restarts()) == (set(), [], 1)
