@@ -50,6 +50,8 @@ PACKETS = [
     *("integration/egress/test_packet_path.py", "integration/egress/test_originating_only.py"),
 ]
 """Of the session `egress`, what depends on how kube-proxy translates the addresses of Services."""
+IPVS = ["integration/egress/test_packet_path.py::test_the_host_outside_sees_the_router"]
+"""Of these, what goes the whole way once in each family."""
 FAMILIES = [*PACKETS, "integration/egress/test_chained.py"]
 """And on the cluster's IP families."""
 
@@ -206,8 +208,8 @@ def egress_kubelet(session: nox.Session) -> None:
 
 @nox.session
 def kernel_guest(session: nox.Session) -> None:
-    """Ports of Neutron with what not every kernel has, SCTP and Open vSwitch's datapath, in a virtual machine."""
-    chosen = session.posargs or ["integration/netns/test_sctp.py", "integration/netns/test_openvswitch.py"]
+    """What needs a kernel with SCTP, Open vSwitch's datapath or IPVS, in a virtual machine."""
+    chosen = session.posargs or [f"integration/netns/test_{name}.py" for name in ("sctp", "openvswitch", "ipvs")]
     RESULTS.mkdir(parents=True, exist_ok=True)
     session.run(
         *(PYTHON, "-m", "integration.vm", "--guest", f"--results={RESULTS}", "--"),
@@ -257,6 +259,13 @@ def egress_ipv6_first(session: nox.Session) -> None:
 def egress_ipv6_only(session: nox.Session) -> None:
     """Egress NAT in a cluster without IPv4; needs root."""
     run_families(session, "ipv6-only")
+
+
+@nox.session
+def egress_ipvs(session: nox.Session) -> None:
+    """The way of egress NAT's packets where kube-proxy uses IPVS; needs root."""
+    chosen = [*results(session), *(session.posargs or IPVS)]
+    session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session) | {"COIL_PROXY_MODE": "ipvs"})
 
 
 @nox.session

@@ -25,6 +25,7 @@ class ProxyMode(StrEnum):
 
     NFTABLES = "nftables"
     IPTABLES = "iptables"
+    IPVS = "ipvs"
 
 
 def choose_proxy_mode(version: Version) -> ProxyMode:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any, Protocol
 
@@ -11,16 +10,14 @@ from integration.apiserver.sandbox import Sandbox
 from integration.apiserver.wired_node import WiredNode
 from integration.cluster.command_line import Version
 from integration.cluster.family import ClusterFamilies
+from integration.cluster.kube_proxy import KubeProxy
 from integration.cluster.network import Network
-from integration.cluster.node_config import render_proxy
 from integration.cluster.process import Process
-from integration.cluster.proxy_mode import ProxyMode, choose_proxy_mode
 from integration.cluster.workspace import Workspace
 from integration.deployment import daemon_command
 from integration.egress.api import Api
 from integration.egress.description import Description
 from integration.kernel_state import EXPORT_TABLE
-from integration.patience import wait_until
 from integration.service import Service
 from integration.walk.recording import Recording
 
@@ -105,7 +102,7 @@ class Station:
 
     def stop(self) -> None:
         """End its programs."""
-        for service in (self.coild, self.proxy):
+        for service in (self.coild, self.proxy.service):
             service.kill()
 
     @contextmanager
@@ -156,22 +153,7 @@ class Station:
 
     def wait_programmed(self, address: str) -> None:
         """Return when kube-proxy has rules for a Service's address."""
-        version = 6 if ":" in address else 4
-
-        def programmed() -> bool:
-            if self._proxy_mode is ProxyMode.IPTABLES:
-                lines = self._run([{4: "iptables-save", 6: "ip6tables-save"}[version], "-t", "nat"]).splitlines()
-                return any(f" {address}/" in line and "-j KUBE-SVC" in line for line in lines)
-            family = {4: "ip", 6: "ip6"}[version]
-            if "kube-proxy" not in self._run(["nft", "list", "tables", family]):
-                return False
-            elements = self._run(["nft", "list", "map", family, "kube-proxy", "service-ips"])
-            return f"{address} . " in elements
-
-        wait_until(programmed, what=f"kube-proxy on {self.name} has rules for {address}", timeout=PATIENCE, pause=PAUSE)
-
-    def _run(self, argv: Sequence[str]) -> str:
-        return self.kernel.run(*argv)
+        self.proxy.wait_programmed(address)
 
     def _reach_control_plane(self, network: Network) -> None:
         """By the machine that the nodes are on; IPv4 networks of the tests are routed there anyway."""
@@ -186,22 +168,13 @@ class Station:
         api.patch(f"/api/v1/nodes/{self.name}/status", {"status": {"addresses": addresses}})
 
     def _start_proxy(self) -> None:
-        version = Version.parse(self._description.proxy_version)
-        self._proxy_mode = choose_proxy_mode(version)
-        folder = self.wired.workspace.make_folder(self.name)
-        config = folder / "kube-proxy.yaml"
-        config.write_text(
-            render_proxy(
-                self.name,
-                kubeconfig=self._description.proxy_kubeconfig,
-                mode=self._proxy_mode,
-                feature_gates=version.feature_gates,
-                bind_address=self._description.families.unspecified,
-                # With iptables it starts some twenty programs for each, a third of the guest's processor time.
-                min_sync_period="4s" if self._proxy_mode is ProxyMode.IPTABLES else "1s",
-            )
+        self.proxy = KubeProxy(
+            self.name,
+            program=self._description.proxy,
+            version=Version.parse(self._description.proxy_version),
+            kubeconfig=self._description.proxy_kubeconfig,
+            folder=self.wired.workspace.make_folder(self.name),
+            bind_address=self._description.families.unspecified,
+            kernel=self.kernel,
+            spawn=self.wired.spawn,
         )
-        spawn = partial(
-            self.wired.spawn, f"kube-proxy-{self.name}", [str(self._description.proxy), f"--config={config}"]
-        )
-        self.proxy = Service(spawn, ready=lambda: True)

@@ -41,6 +41,7 @@ TEST_ALL: Final = Layer(
         ("egress_slow",),
         ("egress_ipv6_first",),
         ("egress_ipv6_only",),
+        ("egress_ipvs",),
         ("aws_nodes",),
         ("aws_simulation",),
         ("neutron_nodes",),
