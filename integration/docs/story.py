@@ -23,7 +23,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "POOL": TENANT,
     "USER": "alice",
 }
-"""What the blocks name with a dollar sign. VALUES and FILE are the stage's."""
+"""What the blocks name with a dollar sign. VALUES, FILE, FOLDER and VERSION are the stage's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,12 @@ FINALIZERS: Final = (
 )
 """For one block and one pool each: they are executed for every one that is left."""
 
+KUSTOMIZE: Final = (
+    Step("kustomization", ["^kind: CustomResourceDefinition$", "default-container: coild$"]),
+    Step("apply-kustomization", ["daemonset.apps/coild serverside-applied", "successfully rolled out"]),
+)
+"""install.md without a release of Helm's, on the cluster that is empty by now, and is empty again afterwards."""
+
 INSTALLING: Final = (
     Step("install", ["^STATUS: deployed"]),
     Step("allow-pods", ["namespace/shop labeled"]),
@@ -201,4 +207,4 @@ INSTALLING: Final = (
 )
 """install.md from its beginning, and routing.md with BIRD."""
 
-CHAPTERS: Final = (POOLS, EGRESS, TROUBLESHOOTING, GATEWAY, UPGRADE, LEAVING, FINALIZERS, INSTALLING)
+CHAPTERS: Final = (POOLS, EGRESS, TROUBLESHOOTING, GATEWAY, UPGRADE, LEAVING, FINALIZERS, KUSTOMIZE, INSTALLING)

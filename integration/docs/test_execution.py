@@ -19,6 +19,7 @@ from integration.docs.story import (
     FINALIZERS,
     GATEWAY,
     INSTALLING,
+    KUSTOMIZE,
     LEAVING,
     NODE,
     POOLS,
@@ -46,8 +47,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Two nodes with the image and nothing else of Coil. BIRD is there, and says nothing yet."""
     folder = tmp_path_factory.mktemp("docs")
     archive = build_image()
-    tools, home = folder / "bin", folder / "home"
-    for made in (tools, home):
+    tools, home, kustomization = folder / "bin", folder / "home", folder / "kustomization"
+    for made in (tools, home, kustomization):
         made.mkdir()
     (tools / "kubectl").symlink_to(find_kubectl())
     (tools / "helm").symlink_to(find_helm())
@@ -68,6 +69,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 "VALUES": str(values),
                 "CONF_DIR": str(CNI_CONF_DIR),
                 "FILE": str(values.with_name("sysdump.zip")),
+                "FOLDER": str(kustomization),
+                "VERSION": str(cluster.plane.version),
             },
             seconds=2 * PATIENCE,
         )
@@ -167,6 +170,25 @@ def test_finalizers(stage: Stage) -> None:
             stage.play(step, **{variable: name})
     kinds = ("get", "customresourcedefinitions", "--output=name")
     wait_until(lambda: not stage.cluster.plane.kubectl(*kinds), what="the kinds are gone")
+
+
+@pytest.mark.parametrize("step", KUSTOMIZE, ids=lambda step: step.block)
+def test_kustomize(stage: Stage, step: Step) -> None:
+    stage.play(step)
+
+
+def test_what_kustomize_has_made_goes(stage: Stage) -> None:
+    daemons = {each["metadata"]["name"]: each for each in stage.get("daemonsets", "--namespace=kube-system")}
+    annotations = daemons["coild"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["kubectl.kubernetes.io/default-container"] == "coild"
+    accounts = {each["metadata"]["name"] for each in stage.get("serviceaccounts", "--namespace=kube-system")}
+    assert "coild" in accounts
+    assert not [name for name in accounts if name.startswith("coil-test")], "hooks of helm test were applied"
+    stage.cluster.plane.kubectl("delete", "--kustomize", stage.shell.variables["FOLDER"], "--timeout=180s")
+    everything = ("get", "pods,customresourcedefinitions", "--namespace=kube-system", "--output=name")
+    wait_until(
+        lambda: "coil" not in stage.cluster.plane.kubectl(*everything), what="the programs are gone", timeout=PATIENCE
+    )
 
 
 @pytest.mark.parametrize("step", INSTALLING, ids=lambda step: step.block)

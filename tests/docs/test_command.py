@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import yaml
 from botocore import xform_name
 from botocore.session import get_session
 
@@ -25,6 +26,7 @@ VARIABLES = {
     "BLOCK",
     "CONF_DIR",
     "FILE",
+    "FOLDER",
     "INTERFACE",
     "NAMESPACE",
     "NODE",
@@ -33,6 +35,7 @@ VARIABLES = {
     "REPOSITORY",
     "USER",
     "VALUES",
+    "VERSION",
 }
 
 
@@ -83,6 +86,8 @@ def check(command: Command) -> None:
         assert f"  {command.words[1]} " in MIGRATOR_USAGE, command.words
     elif command.program == "docker":
         assert command.words[1] in DOCKER
+    elif command.program == "cat":
+        assert yaml.safe_load(command.document)["kind"] == "Kustomization"
     else:
         assert command.program in ON_A_NODE, command.words
     for text in command.option_values("--set", "--set-string"):

@@ -11,7 +11,7 @@ from tests.docs.program_help import subcommand
 
 BLOCKS = runnable_blocks(read_pages())
 STEPS = [step for chapter in CHAPTERS for step in chapter]
-OF_THE_STAGE = {"VALUES", "BLOCK", "FILE"}
+OF_THE_STAGE = {"VALUES", "BLOCK", "FILE", "FOLDER", "VERSION"}
 
 
 def test_every_block_is_executed() -> None:
