@@ -182,6 +182,7 @@ def test_pods_of_v1_notice_nothing_until_they_are_replaced(v1: V1World) -> None:
         for block, station in v1.exported().items():
             assert block not in station.node.kernel.destinations(EXPORT_TABLE)
         assert_successors_talk(v1)
+        v1.world.plane.kubectl("delete", "addresspool", v1.name, "--timeout=180s")
 
 
 @contextmanager
