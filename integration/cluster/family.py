@@ -49,6 +49,10 @@ class ClusterFamilies(enum.Enum):
         addresses: dict[int, Address] = {4: ipv4, 6: ipv6}
         return [addresses[version] for version in self.value]
 
+    def pick_texts(self, ipv4: IPv4Address, ipv6: IPv6Address) -> dict[int, str]:
+        """The same as text, by IP version."""
+        return {address.version: str(address) for address in self.pick(ipv4, ipv6)}
+
     @property
     def service_ranges(self) -> list[SubnetRange]:
         """Where Services' addresses are from, in the order that the API server is told."""

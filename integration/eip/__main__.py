@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from integration.cluster.build_steps import BuildError
 from integration.cluster.process import ComponentError
+from integration.egress.description import VARIABLE
 from integration.eip.control_plane import start_control_plane
-from integration.eip.description import VARIABLE
 from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 from integration.vm.run import Place, Terms, run_with_fou

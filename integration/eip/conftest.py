@@ -1,25 +1,36 @@
 """One stage for the session; a failure shows what the programs have logged."""
 
 from collections.abc import Generator, Iterator
+from os import environ
 
 import pytest
 
+from integration.cluster.family import ClusterFamilies
+from integration.egress.description import VARIABLE
 from integration.eip.control_plane import start_with_controllers
 from integration.eip.controllers import Controllers
 from integration.eip.description import Description
+from integration.eip.families import USUAL
 from integration.eip.world import Gateway, World
 
 PATIENT = "--eip-lease=20s"
 """Not the default: beside other tests, a machine may stand still for longer than that."""
 
 
+@pytest.fixture(scope="session", params=[pytest.param(USUAL, id=pytest.HIDDEN_PARAM)])
+def families(request: pytest.FixtureRequest) -> ClusterFamilies:
+    """Those of the cluster: the usual ones, or what `in_all_families` says."""
+    chosen: ClusterFamilies = request.param
+    return chosen
+
+
 @pytest.fixture(scope="session")
-def control() -> Iterator[tuple[Description, Controllers | None]]:
+def control(families: ClusterFamilies) -> Iterator[tuple[Description, Controllers | None]]:
     """The control plane; its controllers are out of reach in a guest."""
-    if (description := Description.read()) is not None:
-        yield description, None
+    if VARIABLE in environ:
+        yield Description.read(), None
         return
-    with start_with_controllers() as started:
+    with start_with_controllers(families) as started:
         yield started
 
 

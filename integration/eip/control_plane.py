@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.family import ClusterFamilies
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
 from integration.deployment import apply, apply_chart, apply_cluster_networks
@@ -26,12 +27,15 @@ def start_control_plane() -> Iterator[Description]:
 
 
 @contextmanager
-def start_with_controllers() -> Iterator[tuple[Description, Controllers]]:
-    """The same for somebody who has something to do with the controllers."""
+def start_with_controllers(
+    families: ClusterFamilies = ClusterFamilies.IPV4_FIRST,
+) -> Iterator[tuple[Description, Controllers]]:
+    """The same for somebody who has something to do with the controllers, or with IP families."""
     with Workspace.create() as workspace:
         # The machine's end of its link is an address that nodes reach, in namespaces and in a guest.
         network = Network.create(workspace)
-        plane = ControlPlane.start(workspace=workspace, address=network.host4)
+        address = families.pick(network.host4, network.host6)[0]
+        plane = ControlPlane.start(workspace=workspace, address=address, families=families)
         apply_chart(plane)
         apply_cluster_networks(plane)
         plane.kubectl("wait", "--for=condition=Established", "--timeout=180s", *KINDS)
@@ -45,6 +49,7 @@ def start_with_controllers() -> Iterator[tuple[Description, Controllers]]:
             admin_certificate=plane.credentials.admin.certificate,
             admin_key=plane.credentials.admin.key,
             agent_kubeconfig=plane.kubeconfig_for(AGENT_ACCOUNT),
+            families=families,
         )
         yield description, controllers
 

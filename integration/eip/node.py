@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from integration.service import Service
 from integration.walk.recording import Recording
 
 PODS4, PODS6 = IPv4Network("10.244.0.0/16"), IPv6Network("fd44::/48")
-SERVICES = ("198.19.0.0/16", "fd5f:c011::/112")
 EIP_DEVICE = "egress.eip"
 TUNNEL_DEVICE = "egress.vxlan"
 TABLE = "coil-eip"
@@ -94,8 +93,14 @@ class StageNode:
 
     @property
     def addresses(self) -> dict[int, str]:
-        """Its own, by IP version."""
-        return {4: str(self.ipv4), 6: str(self.ipv6)}
+        """Its own, by IP version, in the order of the cluster's families."""
+        return self._network.families.pick_texts(self.ipv4, self.ipv6)
+
+    @property
+    def pod_networks(self) -> dict[int, str]:
+        """Its pods', likewise."""
+        networks = {4: self.pod_network4, 6: self.pod_network6}
+        return {version: str(networks[version]) for version in self.addresses}
 
     @property
     def mac(self) -> str:
@@ -115,12 +120,12 @@ class StageNode:
         """Routes to the pods of other nodes, by their own addresses."""
         for other in others:
             if other is not self:
-                self.kernel.run("ip", "route", "add", str(other.pod_network4), "via", str(other.ipv4))
-                self.kernel.run("ip", "-6", "route", "add", str(other.pod_network6), "via", str(other.ipv6))
+                for version, address in other.addresses.items():
+                    self._batch(f"route add {other.pod_networks[version]} via {address}")
 
     def register(self) -> None:
         """The Node object, as a kubelet makes it."""
-        networks = [str(self.pod_network4), str(self.pod_network6)]
+        networks = list(self.pod_networks.values())
         metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
         spec = {"podCIDR": networks[0], "podCIDRs": networks}
         self._api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
@@ -152,7 +157,7 @@ class StageNode:
             *(sys.executable, "-m", "coil_egress_agent.eip"),
             f"--kubeconfig={self._description.agent_kubeconfig}",
             f"--node-name={self.name}",
-            f"--cluster-cidr={','.join(SERVICES)}",
+            f"--cluster-cidr={','.join(map(str, self._network.families.service_ranges))}",
             CLUSTER_NETWORKS_FLAG,
             RESYNC,
             *self._agent_flags,
@@ -207,20 +212,22 @@ class StageNode:
         `host_network`, the object says that it has the node's network.
         """
         self._pods += 1
-        ipv4, ipv6 = self.pod_network4[1 + self._pods], self.pod_network6[1 + self._pods]
-        addresses = {4: str(ipv4), 6: str(ipv6)}
+        number = 1 + self._pods
+        addresses = self._network.families.pick_texts(self.pod_network4[number], self.pod_network6[number])
         name = f"pod-{secrets.token_hex(3)}"
         sandbox = Sandbox(PodName(namespace, name), container_id=name, cluster=self._workspace.id)
         link = f"pod{self._pods}"
+        host_end = {
+            4: f"address add {GATEWAYS[4]}/32 dev {link}",
+            6: f"address add {GATEWAYS[6]}/64 dev {link} nodad",
+        }
         self._batch(
             f"link add {link} type veth peer name eth0 netns {sandbox.netns}",
-            f"address add {GATEWAYS[4]}/32 dev {link}",
-            f"address add {GATEWAYS[6]}/64 dev {link} nodad",
+            *(host_end[version] for version in addresses),
             f"link set {link} up",
-            f"route add {ipv4}/32 dev {link}",
-            f"route add {ipv6}/128 dev {link}",
+            *(f"route add {address} dev {link}" for address in addresses.values()),
         )
-        _batch(sandbox.netns, pod_commands(ipv4, ipv6))
+        _batch(sandbox.netns, pod_commands(addresses))
         pod = Pod(sandbox=sandbox, node=self.name, addresses=addresses, link=link)
         self._write(pod, labels, host_network=host_network)
         if reported:
@@ -246,7 +253,8 @@ class StageNode:
     def report(self, pod: Pod) -> None:
         """As kubelet does: the pod runs, and has its addresses."""
         ips = [{"ip": address} for address in pod.addresses.values()]
-        status = {"phase": "Running", "hostIP": str(self.ipv4), "podIP": ips[0]["ip"], "podIPs": ips}
+        host = next(iter(self.addresses.values()))
+        status = {"phase": "Running", "hostIP": host, "podIP": ips[0]["ip"], "podIPs": ips}
         self._api.patch(f"{pod.path}/status", {"status": status})
 
     # --- what its kernel holds
@@ -316,6 +324,10 @@ class StageNode:
         strict = [f"net.ipv4.conf.{link}.rp_filter=1" for link in ("all", "default", "eth0")]
         self.namespaces.set_sysctls(strict)
         self.kernel.run("nft", _CNI.format(PODS4, PODS6))
+        api_server = ip_address(self._description.address)
+        if api_server.version == 6:
+            # By the machine that the nodes are on; IPv4 networks of the tests are routed there anyway.
+            self._batch(f"route add {ip_network(f'{api_server}/64', strict=False)} via {self._network.host6}")
 
     def _batch(self, *commands: str) -> None:
         _batch(str(self.namespaces.net), commands)

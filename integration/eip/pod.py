@@ -1,8 +1,9 @@
 """A pod of the stage: a namespace that a plain CNI has wired to its node, and its object."""
 
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from itertools import chain
 from pathlib import Path
 
 from integration.apiserver.sandbox import Sandbox
@@ -39,14 +40,14 @@ class Pod:
         return made
 
 
-def pod_commands(ipv4: IPv4Address, ipv6: IPv6Address) -> list[str]:
+def pod_commands(addresses: Mapping[int, str]) -> list[str]:
     """What `ip -batch` makes of a new namespace with `eth0`."""
-    return [
-        "link set lo up",
-        "link set eth0 up",
-        f"address add {ipv4}/32 dev eth0",
-        f"address add {ipv6}/128 dev eth0 nodad",
-        f"route add {GATEWAYS[4]}/32 dev eth0",
-        f"route add default via {GATEWAYS[4]} dev eth0",
-        f"route add ::/0 via {GATEWAYS[6]} dev eth0",
-    ]
+    commands = {
+        4: [
+            f"address add {addresses.get(4)}/32 dev eth0",
+            f"route add {GATEWAYS[4]}/32 dev eth0",
+            f"route add default via {GATEWAYS[4]} dev eth0",
+        ],
+        6: [f"address add {addresses.get(6)}/128 dev eth0 nodad", f"route add ::/0 via {GATEWAYS[6]} dev eth0"],
+    }
+    return ["link set lo up", "link set eth0 up", *chain.from_iterable(commands[version] for version in addresses)]

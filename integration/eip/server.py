@@ -18,19 +18,19 @@ _INDEX = 80
 
 
 class Server:
-    """`addresses` by IP version, and `others`: more of its own, for narrowed destinations."""
+    """`addresses` by IP version, of the cluster's families; `others`: more of its own, for narrowed destinations."""
 
     def __init__(self, workspace: Workspace, network: Network) -> None:
         self._namespaces = Namespaces.hold(workspace, PORT)
         network.attach(self._namespaces, port=PORT, addresses=network.node_addresses(_INDEX))
         self.addresses, self.others, self.third = (
-            dict(zip((4, 6), map(str, network.node_addresses(_INDEX + offset)), strict=True)) for offset in range(3)
+            network.families.pick_texts(*network.node_addresses(_INDEX + offset)) for offset in range(3)
         )
         for address in (*self.others.values(), *self.third.values()):
             extra = ["nodad"] if ip_address(address).version == 6 else []
             self._namespaces.run("ip", "address", "add", address, "dev", "eth0", *extra)
-        for family in ("-4", "-6"):
-            self._namespaces.run("ip", family, "route", "del", "default")
+        for family in self.addresses:
+            self._namespaces.run("ip", f"-{family}", "route", "del", "default")
         self._namespaces.set_sysctls(["net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0"])
 
     @property

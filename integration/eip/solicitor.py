@@ -22,7 +22,7 @@ class Solicitor(SideThread):
     def __init__(self, netns: Path, own: dict[int, str], *addresses: str) -> None:
         super().__init__("solicitor")
         self._wanted = [ip_address(address) for address in addresses]
-        self._own = ip_address(own[4]).packed
+        self._own = ip_address(own[4]).packed if 4 in own else b""
         self._arp, self._icmp = call_inside(netns, _open)
         self._mac: bytes = self._arp.getsockname()[4]
         self.rounds = 0

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from integration.eip.families import in_all_families
 from integration.eip.node import TABLE
 from integration.eip.solicitor import Solicitor
 from integration.eip.world import Gateway, World
@@ -120,12 +121,13 @@ def test_a_gateway_node_renews_its_lease(world: World, gateway: Gateway) -> None
     assert world.held(node)
 
 
+@in_all_families
 def test_a_planned_move_has_one_holder_at_a_time(world: World) -> None:
     with ExitStack() as stack:
         gateway = stack.enter_context(world.gateway("n1", number=1))
         pod = stack.enter_context(world.pod("n3", app="planned"))
         policy = stack.enter_context(world.policy(gateway, labels={"app": "planned"}))
-        eips = [policy.eip(4), policy.eip(6)]
+        eips = [policy.eip(family) for family in world.families]
         for eip in eips:
             world.await_seen(pod, eip)
         heard = stack.enter_context(world.announcements())
@@ -142,16 +144,17 @@ def test_a_planned_move_has_one_holder_at_a_time(world: World) -> None:
         assert policy.wait_placed() == "n2"
 
 
+@in_all_families
 def test_the_own_address_follows_the_gateway(world: World) -> None:
     with (
         world.gateway("n1") as gateway,
         world.pod("n3", app="follow") as pod,
         world.policy(gateway, labels={"app": "follow"}, egressIP={"useNodeIP": True}),
     ):
-        world.await_seen(pod, world.node("n1").addresses[4])
-        gateway.select("n2")
-        for address in world.node("n2").addresses.values():
-            world.await_seen(pod, address)
+        for node in ("n1", "n2"):
+            gateway.select(node)
+            for address in world.node(node).addresses.values():
+                world.await_seen(pod, address)
 
 
 def test_what_others_have_removed_comes_back(world: World, gateway: Gateway) -> None:

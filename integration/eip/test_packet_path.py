@@ -1,14 +1,17 @@
 """As whom the server sees a pod, and whether what it answers arrives: single questions, conversations, transfers."""
 
+from collections.abc import Iterable
 from contextlib import ExitStack
+from ipaddress import ip_address, ip_interface
 
 import pytest
 
 from integration.deployment import CLUSTER_NETWORKS_PATH
 from integration.egress.conversation import Conversation, Transfer, ask
+from integration.eip.families import in_all_families
 from integration.eip.flow import Dialogue
 from integration.eip.solicitor import Solicitor
-from integration.eip.world import Gateway, World
+from integration.eip.world import GROUP, Gateway, World
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
@@ -17,34 +20,59 @@ SIZE = 10 << 20
 NODES = ("n1", "n2", "n3")
 
 
+@in_all_families
+def test_addresses_are_of_the_clusters_families(world: World, gateway: Gateway) -> None:
+    """Of nodes and pods, in its order; of a policy and of the tunnels between nodes."""
+    with world.pod("n3", app="families") as pod, world.policy(gateway, labels={"app": "families"}) as policy:
+        world.await_seen(pod, policy.eip(world.families[0]))
+        status = world.api.get("/api/v1/nodes/n3")["status"]
+        assert versions_of(each["address"] for each in status["addresses"]) == world.families
+        assert versions_of(each["ip"] for each in world.api.get(pod.path)["status"]["podIPs"]) == world.families
+        assert set(versions_of(policy.status()["eip"].values())) == set(world.families)
+        parent = world.api.get(f"{GROUP}/egresstunnels/n3")["status"]["tunnel"]["parent"]
+        reached = {str(ip_interface(parent[f"ipv{family}"]).ip) for family in (4, 6) if parent[f"ipv{family}"]}
+        own = set(world.node("n3").addresses.values())
+        # Where there is no IPv6, the link has a link-local address nevertheless, which no other node sends to.
+        assert own <= reached
+        assert all(ip_address(address).is_link_local for address in reached - own)
+
+
+def versions_of(addresses: Iterable[str]) -> tuple[int, ...]:
+    """Without those that are empty."""
+    return tuple(ip_address(address).version for address in addresses if address)
+
+
+@in_all_families
 def test_a_pod_on_any_node_is_seen_as_the_address_of_its_policy(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
         pods = [stack.enter_context(world.pod(node, app="any")) for node in NODES]
         policy = stack.enter_context(world.policy(gateway, labels={"app": "any"}))
         for pod in pods:
-            for family in (4, 6):
+            for family in world.families:
                 world.await_seen(pod, policy.eip(family))
-        assert {policy.eip(4), policy.eip(6)} <= world.node(policy.wait_placed()).eips()
+        assert {policy.eip(family) for family in world.families} <= world.node(policy.wait_placed()).eips()
 
 
+@in_all_families
 def test_a_pod_without_a_policy_is_seen_as_its_node(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
         chosen = stack.enter_context(world.pod("n3", app="chosen"))
         stack.enter_context(world.pod("n1", app="chosen"))
         other = stack.enter_context(world.pod("n3", app="other"))
         policy = stack.enter_context(world.policy(gateway, labels={"app": "chosen"}))
-        world.await_seen(chosen, policy.eip())
         for family, address in world.node("n3").addresses.items():
+            world.await_seen(chosen, policy.eip(family))
             assert ask(other, world.server, world.server.addresses[family]) == address
 
 
+@in_all_families
 def test_pods_and_nodes_are_reached_without_the_gateway(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
         pod = stack.enter_context(world.pod("n3", app="inward"))
         peer = stack.enter_context(world.pod("n1", app="peer"))
         policy = stack.enter_context(world.policy(gateway, labels={"app": "inward"}))
         node = world.node("n1")
-        for family in (4, 6):
+        for family in world.families:
             world.await_seen(pod, policy.eip(family))
             assert ask(pod, peer, peer.addresses[family]) == pod.addresses[family]
             assert ask(pod, node, node.addresses[family]) == world.node("n3").addresses[family]
@@ -85,15 +113,16 @@ def test_nodes_with_strict_arp(world: World, gateway: Gateway) -> None:
         assert heard.ports(eip) == [policy.wait_placed()]
 
 
-@pytest.mark.parametrize("family", [4, 6])
-def test_a_transfer_arrives_whole_in_both_directions(world: World, gateway: Gateway, family: int) -> None:
+@in_all_families
+def test_a_transfer_arrives_whole_in_both_directions(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
         pod = stack.enter_context(world.pod("n3", app="transfer"))
         policy = stack.enter_context(world.policy(gateway, labels={"app": "transfer"}))
-        world.await_seen(pod, policy.eip(family))
-        with Transfer(pod, world.server, world.server.addresses[family], size=SIZE) as transfer:
-            transfer.wait()
-        assert transfer.seen == policy.eip(family)
+        for family, address in world.server.addresses.items():
+            world.await_seen(pod, policy.eip(family))
+            with Transfer(pod, world.server, address, size=SIZE) as transfer:
+                transfer.wait()
+            assert transfer.seen == policy.eip(family)
 
 
 @pytest.mark.parametrize("family", [4, 6])

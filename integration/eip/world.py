@@ -51,7 +51,7 @@ class World:
         """Everything but pods, every agent ready. Ends with the context."""
         with Workspace.create() as workspace, closing(Api(description)) as api, ExitStack() as undo:
             ensure_passage(description.address)
-            network = Network.create(workspace)
+            network = Network.create(workspace, description.families)
             # Of the ports that are isolated none reaches another: see `StageNode.cut_off`.
             network.fabric.run("bridge", "link", "set", "dev", "host", "isolated", "on")
             nodes = [
@@ -75,6 +75,12 @@ class World:
         for node in self.nodes:
             node.agent.wait_ready()
             self.await_ready(node)
+
+    @property
+    def families(self) -> tuple[int, ...]:
+        """The cluster's IP versions; the first is that of a node's first address."""
+        families: tuple[int, ...] = self.network.families.value
+        return families
 
     def node(self, name: str) -> StageNode:
         """The node of that name."""
@@ -131,12 +137,15 @@ class World:
         }
 
     @contextmanager
-    def gateway(
-        self, *nodes: str, number: int = 2, families: Sequence[int] = (4, 6), **spec: Any
-    ) -> Iterator["Gateway"]:
-        """An EgressGateway on those nodes with so many addresses of each family; deleted at the end of the block."""
+    def gateway(self, *nodes: str, number: int = 2, families: Sequence[int] = (), **spec: Any) -> Iterator["Gateway"]:
+        """An EgressGateway on those nodes with so many addresses of each family, by default of the cluster's; deleted
+        at the end of the block.
+        """
         gateway = Gateway(self, f"gw-{secrets.token_hex(3)}", self.take_eips(number))
-        ranges = {"policy": "PreferUnused", **{f"ipv{family}": gateway.eips[family] for family in families}}
+        ranges = {
+            "policy": "PreferUnused",
+            **{f"ipv{family}": gateway.eips[family] for family in families or self.families},
+        }
         document = {
             "apiVersion": "egressgateway.spidernet.io/v1beta1",
             "kind": "EgressGateway",
@@ -200,7 +209,7 @@ class World:
 
     def await_seen(self, pod: Pod, expected: str | None, *, at: dict[int, str] | None = None) -> None:
         """Until the server sees the pod as that address, at its own address of that family; None: no answer comes."""
-        families = (4, 6) if expected is None else (6 if ":" in expected else 4,)
+        families = self.families if expected is None else (6 if ":" in expected else 4,)
         for family in families:
             address = (at or self.server.addresses)[family]
             last: list[str | None] = []
