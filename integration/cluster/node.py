@@ -49,6 +49,7 @@ from integration.cluster.workspace import Workspace
 
 START_TIMEOUT = 180.0  # seconds for one component
 RUN_TIMEOUT = 60.0  # seconds for one command on a node
+_PROXY_CONFIG = "kube-proxy.yaml"
 _ON_A_DISK = (Path(KUBELET_ROOT).name, CNI_BIN_DIR.parts[2])
 """Folders below a node's /run that stand for what is on the disk of other nodes."""
 
@@ -165,6 +166,15 @@ class Node:
         self._start_kubelet(credentials)
         if self._software.kube_proxy:
             self._start_proxy(credentials)
+
+    def restart_proxy(self) -> None:
+        """kill -9 of kube-proxy, and start it again; not waited for."""
+        name = f"{self.name}.{Program.PROXY}"
+        for process in self._workspace.processes:
+            if process.name == name:
+                process.kill()
+        self._workspace.forget(name)
+        self._spawn_proxy()
 
     def power_off(self, *, keep: Collection[str] = ()) -> None:
         """All that runs on it ends at once, and its links, mounts and namespaces go. `start` and `join` switch it on.
@@ -288,8 +298,8 @@ class Node:
 
     def _start_proxy(self, credentials: NodeCredentials) -> None:
         software = self._software
-        config = self._write(
-            "kube-proxy.yaml",
+        self._write(
+            _PROXY_CONFIG,
             render_proxy(
                 self.name,
                 kubeconfig=credentials.proxy,
@@ -298,7 +308,11 @@ class Node:
                 bind_address=self._network.families.unspecified,
             ),
         )
-        self.spawn("kube-proxy", [str(software.programs[Program.PROXY]), f"--config={config}"])
+        self._spawn_proxy()
+
+    def _spawn_proxy(self) -> None:
+        program = self._software.programs[Program.PROXY]
+        self.spawn(Program.PROXY, [str(program), f"--config={self.folder / _PROXY_CONFIG}"])
 
     @property
     def _identity(self) -> Identity:

@@ -1,12 +1,15 @@
 """An EgressGateway on the two nodes, with one address of each family, and a policy that gives it to a pod."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from integration.cluster.node import Node
 from integration.demo.reach import FETCH
+from integration.egress.capture import Capture
 from integration.nodes.coil_cluster import CoilCluster, Room
+from integration.nodes.talk import ASKING, Talk
 from integration.patience import wait_until
 
 AGENT = "egress-agent-node"
@@ -27,15 +30,15 @@ def gateway_document(coil: CoilCluster) -> dict[str, Any]:
     return _document("EgressGateway", {"name": GATEWAY}, spec)
 
 
-def policy_document(room: Room) -> dict[str, Any]:
-    """The policy for the room's pod `CHOSEN`, on its way to the host outside."""
+def policy_document(room: Room, pod: str = CHOSEN) -> dict[str, Any]:
+    """The policy for that pod of the room, on its way to the host outside."""
     network = room.coil.cluster.network
     spec = {
         "egressGatewayName": GATEWAY,
-        "appliedTo": {"podSelector": {"matchLabels": {"app": CHOSEN}}},
+        "appliedTo": {"podSelector": {"matchLabels": {"app": pod}}},
         "destSubnet": [f"{network.host4}/32", f"{network.host6}/128"],
     }
-    return _document("EgressGatewayPolicy", {"name": CHOSEN, "namespace": room.namespace}, spec)
+    return _document("EgressGatewayPolicy", {"name": pod, "namespace": room.namespace}, spec)
 
 
 @contextmanager
@@ -46,6 +49,32 @@ def gateway_nodes(coil: CoilCluster, node: Node) -> Iterator[None]:
         yield
     finally:
         coil.plane.kubectl("label", "node", node.name, f"{LABEL}-")
+
+
+@contextmanager
+def unbroken_traffic(room: Room, node: Node, outside: Mapping[int, str]) -> Iterator[None]:
+    """For the time of the block, a pod on the node asks the host at all its URLs without a pause: no request may fail,
+    and the host's link may have no packet of them that does not come from the EIP.
+    """
+    coil = room.coil
+    coil.release.apply(policy_document(room, ASKING))
+    talk = Talk.ask(room, node, *outside.values())
+    try:
+        for family, place in outside.items():
+            await_pod_seen(room, ASKING, place, as_=eip_of(coil, family))
+        asked = {(place.hostname, place.port) for place in map(urlsplit, outside.values())}
+        with (
+            Capture(
+                coil.cluster.network.fabric.net,
+                "host",
+                keep=lambda packet: (packet.destination, packet.port) in asked,
+            ) as captured,
+            talk.unbroken(),
+        ):
+            yield
+        assert {packet.source for packet in captured.packets()} == {eip_of(coil, family) for family in outside}
+    finally:
+        room.kubectl("delete", f"pod/{ASKING}", f"egressgatewaypolicy/{ASKING}", "--timeout=180s")
 
 
 def eip_of(coil: CoilCluster, family: int) -> str:
@@ -63,8 +92,13 @@ def carrier(coil: CoilCluster) -> str:
 
 def await_seen(room: Room, url: str, *, as_: str) -> None:
     """Until the server sees the chosen pod so. Nobody else is ever seen so."""
-    wait_until(lambda: whom_it_sees(room, CHOSEN, url) == as_, what=f"the chosen pod is seen as {as_}")
+    await_pod_seen(room, CHOSEN, url, as_=as_)
     assert whom_it_sees(room, "plain", url) != as_
+
+
+def await_pod_seen(room: Room, pod: str, url: str, *, as_: str) -> None:
+    """Until the server sees the pod so, whomever else."""
+    wait_until(lambda: whom_it_sees(room, pod, url) == as_, what=f"the pod {pod} is seen as {as_}")
 
 
 def whom_it_sees(room: Room, pod: str, url: str) -> str:

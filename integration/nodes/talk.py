@@ -1,4 +1,6 @@
-"""Two pods on two nodes that talk without a pause, and what the kernels hold of all pods: what must not change."""
+"""A pod that talks to another one, or to a host outside, without a pause, and what the kernels hold of all pods: what
+must not change.
+"""
 
 import shlex
 from collections.abc import Iterator
@@ -7,34 +9,42 @@ from dataclasses import dataclass
 from typing import Any
 
 from integration.cluster.image import BUSYBOX_IMAGE
+from integration.cluster.node import Node
 from integration.demo.reach import FETCH, url
 from integration.kernel_state import POD_TABLE
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.patience import wait_until
 
+ASKING = "asking"
 _LINK = ("ifname", "ifindex", "ifalias", "address", "link_netnsid", "mtu", "operstate")
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """In a room: the pod `asking` asks the pod `answering` over TCP, ten times a second."""
+    """In a room, the pod `ASKING` asks over HTTP, ten times a second."""
 
     room: Room
 
     @classmethod
     def begin(cls, room: Room) -> "Talk":
-        """Both pods are Ready."""
+        """With the pod `answering`, on the other node; both are Ready."""
         here, there = room.coil.nodes
         room.run(room.pod("answering", there))
         [address] = [pod.ipv4 for pod in room.pods()]
-        turn = f"{shlex.join(FETCH)} {url(address)} > /dev/null || echo >> failed; echo >> asked; usleep 100000"
+        return cls.ask(room, here, url(address))
+
+    @classmethod
+    def ask(cls, room: Room, node: Node, *urls: str) -> "Talk":
+        """With all of these in each turn. The pod runs on that node, and is Ready."""
+        asked = "".join(f"{shlex.join((*FETCH, each))} > /dev/null || echo >> failed; " for each in urls)
+        turn = f"{asked}echo >> asked; usleep 100000"
         container = {
-            "name": "asking",
+            "name": ASKING,
             "image": BUSYBOX_IMAGE,
             "imagePullPolicy": "Never",
             "command": ["busybox", "sh", "-c", f"cd /tmp; touch asked failed; while :; do {turn}; done"],
         }
-        room.run(room.pod("asking", here, containers=[container]))
+        room.run(room.pod(ASKING, node, containers=[container]))
         return cls(room)
 
     @contextmanager
@@ -44,16 +54,16 @@ class Talk:
         yield
         wait_until(lambda: self._counts()[0] > before[0], what="the pods go on to talk")
         asked, failed = self._counts()
-        assert failed == before[1], f"{failed - before[1]} of {asked - before[0]} requests failed"
+        assert failed == before[1], f"{failed - before[1]} requests failed in {asked - before[0]} turns"
 
     def find_gaps(self) -> list[str]:
         """As `Room.find_gaps`; all pods but the asking one answer."""
-        return self.room.find_gaps([pod for pod in self.room.pods() if pod.name != "asking"])
+        return self.room.find_gaps([pod for pod in self.room.pods() if pod.name != ASKING])
 
     def _counts(self) -> tuple[int, int]:
-        """Requests, and how many of them failed."""
+        """Turns, and how many requests failed."""
         count = "cat /tmp/asked | wc -l; cat /tmp/failed | wc -l"
-        asked, failed = map(int, self.room.kubectl("exec", "asking", "--", "busybox", "sh", "-c", count).split())
+        asked, failed = map(int, self.room.kubectl("exec", ASKING, "--", "busybox", "sh", "-c", count).split())
         return asked, failed
 
 

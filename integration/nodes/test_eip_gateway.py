@@ -9,6 +9,7 @@ import pytest
 from integration.demo.outside_server import serve_outside
 from integration.demo.reach import url
 from integration.egress.capture import Capture
+from integration.helm.release import COILD
 from integration.kubectl_plugin import ask_coil
 from integration.nodes.coil_cluster import CoilCluster, Room
 from integration.nodes.eip_gateway import (
@@ -16,12 +17,14 @@ from integration.nodes.eip_gateway import (
     CHOSEN,
     GATEWAY,
     LABEL,
+    await_pod_seen,
     await_seen,
     carrier,
     eip_of,
     gateway_document,
     gateway_nodes,
     policy_document,
+    unbroken_traffic,
     whom_it_sees,
 )
 from integration.patience import wait_until
@@ -118,9 +121,23 @@ def test_the_host_behind_a_service_sees_the_eip_whatever_kube_proxy_masquerades(
     eip: CoilCluster, room: Room, outside: dict[int, str], family: int
 ) -> None:
     """By a node's port kube-proxy has what it sends on come from the node. What has an EIP keeps it."""
-    host = urlsplit(outside[family])
-    name = f"outside-v{family}"
-    spec = {"type": "NodePort", "ipFamilies": [f"IPv{family}"], "ports": [{"name": "http", "port": _PORT}]}
+    found = serve_by_service(room, f"outside-v{family}", outside[family])
+    node = eip.nodes[1]
+    address = str(node.ipv4 if family == 4 else node.ipv6)
+    by_node = _url(address, found["ports"][0]["nodePort"])
+    wait_until(lambda: whom_it_sees(room, "plain", by_node) == address, what="kube-proxy masquerades another pod")
+    for place in (_url(found["clusterIP"], _PORT), by_node):
+        await_seen(room, place, as_=eip_of(eip, family))
+        for pod in (CHOSEN, "plain"):
+            told = trace(eip, room, pod, place)["sourceSeen"]
+            check_arrival(eip, room, pod, place, source=told, host=outside[family])
+
+
+def serve_by_service(room: Room, name: str, where: str) -> dict[str, Any]:
+    """The spec of a new Service with a node's port, behind which is the URL's host."""
+    host = urlsplit(where)
+    family = "IPv6" if ":" in str(host.hostname) else "IPv4"
+    spec = {"type": "NodePort", "ipFamilies": [family], "ports": [{"name": "http", "port": _PORT}]}
     room.create(
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": room.namespace}, "spec": spec}
     )
@@ -133,25 +150,40 @@ def test_the_host_behind_a_service_sees_the_eip_whatever_kube_proxy_masquerades(
                 "namespace": room.namespace,
                 "labels": {"kubernetes.io/service-name": name},
             },
-            "addressType": f"IPv{family}",
+            "addressType": family,
             "ports": [{"name": "http", "port": host.port}],
             "endpoints": [{"addresses": [host.hostname]}],
         }
     )
-    found = eip.read("service", name, f"--namespace={room.namespace}")["spec"]
-    node = eip.nodes[1]
-    address = str(node.ipv4 if family == 4 else node.ipv6)
-    by_node = _url(address, found["ports"][0]["nodePort"])
-    wait_until(lambda: whom_it_sees(room, "plain", by_node) == address, what="kube-proxy masquerades another pod")
-    for place in (_url(found["clusterIP"], _PORT), by_node):
-        await_seen(room, place, as_=eip_of(eip, family))
-        for pod in (CHOSEN, "plain"):
-            told = trace(eip, room, pod, place)["sourceSeen"]
-            check_arrival(eip, room, pod, place, source=told, host=outside[family])
+    found: dict[str, Any] = room.coil.read("service", name, f"--namespace={room.namespace}")["spec"]
+    return found
 
 
 def _url(address: str, port: int) -> str:
     return f"http://{f'[{address}]' if ':' in address else address}:{port}/"
+
+
+def test_traffic_goes_on_while_kube_proxy_is_started_again(
+    eip: CoilCluster, room: Room, outside: dict[int, str]
+) -> None:
+    with unbroken_traffic(room, eip.nodes[1], outside):
+        for node in eip.nodes:
+            node.restart_proxy()
+        # Which only a kube-proxy that works knows of.
+        services = [serve_by_service(room, f"new-v{family}", place) for family, place in outside.items()]
+        for family, service in zip(outside, services, strict=True):
+            await_pod_seen(room, CHOSEN, _url(service["clusterIP"], _PORT), as_=eip_of(eip, family))
+
+
+@pytest.mark.slow
+def test_traffic_goes_on_while_coild_is_started_again(eip: CoilCluster, room: Room, outside: dict[int, str]) -> None:
+    restarts = eip.programs.restarts("coild")
+    with unbroken_traffic(room, eip.nodes[1], outside):
+        eip.programs.kill("coild")
+        wait_until(lambda: eip.programs.restarts("coild") == restarts + 2, what="both are started again")
+        eip.release.wait_rolled_out(COILD)
+        # Every pod of the node is looked at by then.
+        room.run(room.pod("after", eip.nodes[1]))
 
 
 def test_the_eip_moves_to_the_node_that_is_chosen_next(eip: CoilCluster, room: Room, outside: dict[int, str]) -> None:

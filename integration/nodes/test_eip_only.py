@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.cluster.cluster import Cluster
+from integration.cluster.node import Node
 from integration.demo.outside_server import serve_outside
 from integration.helm.release import Release, import_image
 from integration.image.build import build_image
@@ -21,6 +22,7 @@ from integration.nodes.eip_gateway import (
     eip_of,
     gateway_document,
     gateway_nodes,
+    unbroken_traffic,
 )
 from integration.nodes.other_plugin import install_plugin, route_pods, subnets
 from integration.patience import wait_until
@@ -36,19 +38,23 @@ def network(request: pytest.FixtureRequest) -> Iterator[tuple[str, Cluster]]:
     """Two nodes with that plugin, whose pods reach each other."""
     plugin: str = request.param
     with Cluster.up(nodes=2) as cluster:
-        options = {"bridge": "pods", "isGateway": True, "ipMasq": True} if plugin == BRIDGE else {}
         for number, node in enumerate(cluster.nodes, start=1):
-            install_plugin(node, number, plugin, **options)
+            start_plugin(node, number, plugin)
         route_pods(cluster)
-        if plugin == VETHS:
-            for node in cluster.nodes:
-                node.run(["sysctl", "--quiet", "net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.default.rp_filter=1"])
-                for iptables in ("iptables", "ip6tables"):
-                    node.run([iptables, "-P", "FORWARD", "DROP"])
-                    for direction in ("-i", "-o"):
-                        node.run([iptables, "-A", "FORWARD", direction, "veth+", "-j", "ACCEPT"])
         cluster.wait_ready()
         yield plugin, cluster
+
+
+def start_plugin(node: Node, number: int, plugin: str) -> None:
+    """Do what the plugin's pod does to a node when it starts, for the first time or again."""
+    options = {"bridge": "pods", "isGateway": True, "ipMasq": True} if plugin == BRIDGE else {}
+    install_plugin(node, number, plugin, **options)
+    if plugin == VETHS:
+        node.run(["sysctl", "--quiet", "net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.default.rp_filter=1"])
+        for iptables in ("iptables", "ip6tables"):
+            node.run([iptables, "-P", "FORWARD", "DROP"])
+            for direction in ("-i", "-o"):
+                node.run([iptables, "-I", "FORWARD", direction, "veth+", "-j", "ACCEPT"])
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +121,19 @@ def test_a_chosen_pod_is_seen_outside_as_its_eip(
     coil: CoilCluster, room: Room, outside: dict[int, str], family: int
 ) -> None:
     await_seen(room, outside[family], as_=eip_of(coil, family))
+
+
+def test_traffic_goes_on_while_kube_proxy_and_the_plugin_are_started_again(
+    network: tuple[str, Cluster], coil: CoilCluster, room: Room, outside: dict[int, str]
+) -> None:
+    """The plugin writes its binaries, its configuration and its rules anew, before all others'."""
+    plugin, cluster = network
+    with unbroken_traffic(room, coil.nodes[1], outside):
+        for number, node in enumerate(cluster.nodes, start=1):
+            node.restart_proxy()
+            start_plugin(node, number, plugin)
+        room.run(room.pod("after", coil.nodes[1]))
+        room.kubectl("delete", "pod", "after")
 
 
 def test_within_the_cluster_it_speaks_for_itself(coil: CoilCluster, room: Room, outside: dict[int, str]) -> None:
