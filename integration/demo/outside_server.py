@@ -29,16 +29,20 @@ class _ServerOverIPv6(_Server):
     address_family = AF_INET6
 
 
+_FAMILIES = {4: AF_INET, 6: AF_INET6}
 _SERVERS = {AF_INET: _Server, AF_INET6: _ServerOverIPv6}
 
 
 @contextmanager
 def serve_outside(network: Network) -> Iterator[dict[int, str]]:
-    """URLs by IP version, at this machine's addresses on the link. They answer until the end of the block."""
+    """URLs by IP version, at this machine's addresses of the cluster's families on the link. They answer until the end
+    of the block.
+    """
+    addresses = network.families.pick_texts(network.host4, network.host6)
     with ExitStack() as stack:
         yield {
-            4: stack.enter_context(_served(AF_INET, str(network.host4), network.host_link)),
-            6: stack.enter_context(_served(AF_INET6, str(network.host6), network.host_link)),
+            version: stack.enter_context(_served(_FAMILIES[version], address, network.host_link))
+            for version, address in addresses.items()
         }
 
 

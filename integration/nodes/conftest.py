@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 
 from integration.cluster.cluster import Cluster
-from integration.cluster.family import SERVICES_IPV4, SERVICES_IPV6
+from integration.cluster.family import SERVICES_IPV4, SERVICES_IPV6, ClusterFamilies
 from integration.helm.release import Release, import_image
 from integration.image.build import build_image
 from integration.nodes.coil_cluster import CoilCluster, Families, Room
@@ -30,7 +30,21 @@ class OpenRoom(Protocol):
 
 @pytest.fixture(scope="session")
 def coil(cluster: Cluster) -> CoilCluster:
-    """The profile that has every program; all of them and the nodes are ready. Each test leaves them so."""
+    """As `install` has made it. Each test leaves it so."""
+    return install(cluster)
+
+
+@pytest.fixture(
+    scope="session", params=[ClusterFamilies.IPV6_ONLY, ClusterFamilies.IPV6_FIRST], ids=lambda families: families.label
+)
+def other(request: pytest.FixtureRequest) -> Iterator[CoilCluster]:
+    """The same on a cluster of other IP families; it takes minutes."""
+    with Cluster.up(nodes=2, families=request.param) as cluster:
+        yield install(cluster)
+
+
+def install(cluster: Cluster) -> CoilCluster:
+    """The profile that has every program; all of them and the nodes are ready when it returns."""
     import_image(cluster, build_image())
     coil = CoilCluster(cluster, Release(cluster.plane, VALUES, profiles=["eip-gateway"]))
     coil.release.install()

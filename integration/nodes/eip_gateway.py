@@ -1,4 +1,6 @@
-"""An EgressGateway on the two nodes, with one address of each family, and a policy that gives it to a pod."""
+"""An EgressGateway on the two nodes, with an address of each of the cluster's families, and a policy that gives a pod
+these addresses.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ _HOST = 200
 def gateway_document(coil: CoilCluster) -> dict[str, Any]:
     """The gateway; nodes with the label may carry its addresses."""
     spec = {
-        "ranges": {f"ipv{family}": [eip_of(coil, family)] for family in (4, 6)},
+        "ranges": {f"ipv{family}": [eip_of(coil, family)] for family in coil.cluster.network.families.value},
         "nodeSelector": {"selector": {"matchLabels": {LABEL: "true"}}},
     }
     return _document("EgressGateway", {"name": GATEWAY}, spec)
@@ -33,10 +35,11 @@ def gateway_document(coil: CoilCluster) -> dict[str, Any]:
 def policy_document(room: Room, pod: str = CHOSEN) -> dict[str, Any]:
     """The policy for that pod of the room, on its way to the host outside."""
     network = room.coil.cluster.network
+    hosts = network.families.pick(network.host4, network.host6)
     spec = {
         "egressGatewayName": GATEWAY,
         "appliedTo": {"podSelector": {"matchLabels": {"app": pod}}},
-        "destSubnet": [f"{network.host4}/32", f"{network.host6}/128"],
+        "destSubnet": [f"{host}/{host.max_prefixlen}" for host in hosts],
     }
     return _document("EgressGatewayPolicy", {"name": pod, "namespace": room.namespace}, spec)
 

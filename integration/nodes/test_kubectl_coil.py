@@ -10,11 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from integration.cluster.cluster import Cluster
-from integration.cluster.family import ClusterFamilies
 from integration.cluster.node import Node
-from integration.helm.release import Release, import_image
-from integration.image.build import build_image
 from integration.kubectl_plugin import ask_coil, collect_sysdump
 from integration.nodes.coil_cluster import DEFAULT_POOL, CoilCluster, Families
 from integration.patience import wait_until
@@ -94,20 +90,6 @@ def test_connectivity_with_a_node_that_is_cut_off(coil: CoilCluster) -> None:
         outcomes = {each["outcome"] for each in document["checks"]}
         assert document["nodes"] == [coil.nodes[0].name]
         assert (code, "failed" in outcomes, document["leftOver"]) == (0, False, False), document
-
-
-@pytest.fixture(
-    scope="module", params=[ClusterFamilies.IPV6_ONLY, ClusterFamilies.IPV6_FIRST], ids=lambda families: families.label
-)
-def other(request: pytest.FixtureRequest) -> Iterator[CoilCluster]:
-    """A cluster of other IP families."""
-    with Cluster.up(nodes=2, families=request.param) as cluster:
-        import_image(cluster, build_image())
-        found = CoilCluster(cluster, Release(cluster.plane, {}))
-        found.release.install()
-        found.release.wait_rolled_out()
-        cluster.wait_ready()
-        yield found
 
 
 def test_where_ipv6_is_first_or_alone(other: CoilCluster, tmp_path: Path) -> None:
