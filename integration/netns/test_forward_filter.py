@@ -4,6 +4,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address
 from random import Random
 from typing import Final
@@ -14,7 +15,8 @@ from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
 from coil.kernel.packet_filter import ForwardedPacket, judge
 from coil.netlink.host import HostNetwork
-from coild.node.kernel_forward import KernelForward
+from coil.netlink.worker import open_worker
+from coil.nft.forward_watch import ReadHooks, read_hooks
 from integration.netns.netns import Netns
 from integration.netns.plans import pod_plan
 
@@ -41,7 +43,7 @@ class Node:
     pod: Netns
     outside: Netns
     link: LinkName
-    kernel: KernelForward
+    hooks: ReadHooks
     has_legacy: bool
     """Whether the kernel has the tables of iptables-legacy: newer ones may be built without."""
 
@@ -78,8 +80,10 @@ async def node(host: Netns, pod: Netns, network: HostNetwork, new_netns: Callabl
         check=False,
         timeout=60,
     )
-    async with KernelForward(network, netns=host.path) as kernel:
-        made = Node(host, pod, outside, plan.host.name, kernel, has_legacy=asked.returncode == 0)
+    async with open_worker("forward-read", host.path) as worker:
+        made = Node(
+            host, pod, outside, plan.host.name, partial(worker.run, read_hooks), has_legacy=asked.returncode == 0
+        )
         # From now on all hardware addresses are known: nothing waits for them while a filter comes or goes.
         for family in Family:
             for packet, sender, receiver in made.packets(family):
@@ -89,7 +93,7 @@ async def node(host: Netns, pod: Netns, network: HostNetwork, new_netns: Callabl
 
 async def dropped(node: Node, packet: ForwardedPacket) -> list[str]:
     """What is said of the packet."""
-    return [reason for hook in await node.kernel.hooks() if (reason := judge(hook, packet))]
+    return [reason for hook in await node.hooks() if (reason := judge(hook, packet))]
 
 
 def udp_socket(netns: Netns, address: IPAddress, port: int = 0) -> socket.socket:

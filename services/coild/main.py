@@ -15,12 +15,13 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from prometheus_client import Gauge
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_block import ADDRESS_BLOCKS
@@ -29,11 +30,16 @@ from coil.crd.builtin import INTERNAL_IP, NAMESPACES, NODES, Namespace, Node
 from coil.crd.names import LABEL_NODE, NodeName
 from coil.crd.resource import HasMetadata
 from coil.kernel.family import IPAddress
+from coil.kernel.packet_filter import ForwardedPacket
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
 from coil.kube.errors import ForbiddenError, NotFoundError, UnavailableError
+from coil.netlink.error import NetlinkError
 from coil.netlink.host import HostNetwork
 from coil.netlink.node_sysctl import NodeSysctls
+from coil.netlink.worker import open_worker
+from coil.nft.forward_watch import ForwardWatch, read_hooks
+from coil.nft.netfilter import NftError
 from coil.page import node_document as page
 from coil.page.node_page import render_node_page
 from coil.podnet.plan import LINK_LOCAL, RoutePolicy, node_addresses
@@ -58,14 +64,13 @@ from coild.hostports.own_addresses import follow_own_addresses
 from coild.model.address_source import AddressSource
 from coild.model.attachment import AllEgress, NoHostPorts, PodEgress, PodName, PodUnknownError, RefusedHostPorts
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.node_condition import NodeCondition
+from coild.model.node_condition import NodeCondition, fit_sentences
 from coild.model.node_subject import node_subject
 from coild.model.repairs import Repairs
 from coild.model.watched_table import WatchedTable
 from coild.node.condition import describe_available, describe_dropped, describe_removed
-from coild.node.forward_watch import ForwardWatch
-from coild.node.kernel_forward import KernelForward
 from coild.node.node_object import NodeObject
+from coild.node.pod_packets import DROPPED, plan_packets
 from coild.node.source_verification import SourceVerification
 from coild.node.state_watch import OwnState, StateParts, StateWatch
 from coild.pods.engine import PodEngine
@@ -310,19 +315,30 @@ class Start:
         await self._sources.prepare()
 
     async def _watch_forwarding(self) -> ForwardWatch:
-        kernel = await self.process.stack.enter_async_context(
-            KernelForward(self.network, node_addresses=self._node_addresses)
-        )
+        reading = await self.process.stack.enter_async_context(open_worker("forward-read"))
         watch = ForwardWatch(
-            kernel,
-            self.pods.attachments,
-            registry=self.process.registry,
-            recorder=self.recorder,
-            node=node_subject(self.settings.node_name),
+            self._packets_of_pods,
+            partial(reading.run, read_hooks),
+            gauge=Gauge(
+                "coil_node_forward_dropped",
+                "Directions and families in which packet filters of others drop packets of pods.",
+                registry=self.process.registry,
+            ),
+            note=self._note_dropped,
+            errors=(NetlinkError, NftError),
             log=self.log,
         )
         self.process.spawn("forward-watch", watch.run())
         return watch
+
+    async def _packets_of_pods(self) -> Mapping[str, ForwardedPacket]:
+        attachments = self.pods.attachments()
+        return plan_packets(attachments, (await self.network.uplink(self._node_addresses)).name) if attachments else {}
+
+    def _note_dropped(self, dropped: Sequence[str]) -> None:
+        if dropped:
+            node = node_subject(self.settings.node_name)
+            self.recorder.warn(node, reason=DROPPED, message=fit_sentences(dropped))
 
     def _conditions(self) -> tuple[NodeCondition, ...]:
         """Those that are known yet. The socket is served before anybody asks."""
