@@ -5,13 +5,15 @@ The masquerade rule at the usual priority and the strict reverse path filter are
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
+from coil.crd.egress_tunnel import POLICY_TRAFFIC_DROPPED
 from integration.egress.capture import Capture
 from integration.egress.conversation import Transfer
 from integration.eip.node import StageNode
-from integration.eip.world import Gateway, World
+from integration.eip.world import GROUP, Gateway, World
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
@@ -52,6 +54,23 @@ def test_a_forward_policy_that_drops_needs_the_shim(dropping: World, gateway: Ga
         assert transfer.seen == eips[0]
 
 
+@pytest.mark.slow  # the agents look once a minute
+def test_a_forward_policy_that_drops_is_told_by_the_carriers_tunnel(dropping: World, gateway: Gateway) -> None:
+    with ExitStack() as stack:
+        pod = stack.enter_context(dropping.pod("n3", app="told"))
+        policy = stack.enter_context(dropping.policy(gateway, labels={"app": "told"}))
+        carrier = policy.wait_placed()
+        dropping.await_seen(pod, None)
+        wait_until(lambda: told(dropping, carrier).get("status") == "True", what="the drop is told", timeout=120)
+        for family, table in (("IPv4", "ip"), ("IPv6", "ip6")):
+            reason = f"nftables chain {table} filter FORWARD: its policy drops it"
+            assert f"{family} from the tunnel to the uplink: {reason}" in told(dropping, carrier)["message"]
+        assert told(dropping, "n3").get("status") == "False", "what enters or leaves its pods is accepted"
+        for command in COMMANDS:
+            dropping.node(carrier).kernel.run(command, "-P", "FORWARD", "ACCEPT")
+        wait_until(lambda: told(dropping, carrier).get("status") == "False", what="the end is told", timeout=120)
+
+
 def test_a_packet_of_a_pod_on_an_idle_gateway_takes_the_tunnel_once(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
         policy = stack.enter_context(world.policy(gateway, labels={"app": "idle"}))
@@ -67,6 +86,13 @@ def test_a_packet_of_a_pod_on_an_idle_gateway_takes_the_tunnel_once(world: World
         # One hop at its own node; a loop would have it again with less.
         [question] = capture.select(lambda packet: packet.destination == destination)
         assert question.ttl == 63
+
+
+def told(world: World, node: str) -> dict[str, Any]:
+    """The condition that packet filters of others on the node drop what policies send."""
+    tunnel = world.api.find(f"{GROUP}/egresstunnels/{node}") or {}
+    conditions = tunnel["status"].get("conditions", [])
+    return next((each for each in conditions if each["type"] == POLICY_TRAFFIC_DROPPED), {})
 
 
 def restart(node: StageNode, *flags: str) -> None:

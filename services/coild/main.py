@@ -27,6 +27,7 @@ from structlog.typing import FilteringBoundLogger
 from coil.crd.address_block import ADDRESS_BLOCKS
 from coil.crd.block_request import BLOCK_REQUESTS
 from coil.crd.builtin import INTERNAL_IP, NAMESPACES, NODES, Namespace, Node
+from coil.crd.condition_text import fit_sentences
 from coil.crd.names import LABEL_NODE, NodeName
 from coil.crd.resource import HasMetadata
 from coil.kernel.family import IPAddress
@@ -64,7 +65,7 @@ from coild.hostports.own_addresses import follow_own_addresses
 from coild.model.address_source import AddressSource
 from coild.model.attachment import AllEgress, NoHostPorts, PodEgress, PodName, PodUnknownError, RefusedHostPorts
 from coild.model.keyed_executor import KeyedExecutor
-from coild.model.node_condition import NodeCondition, fit_sentences
+from coild.model.node_condition import NodeCondition
 from coild.model.node_subject import node_subject
 from coild.model.repairs import Repairs
 from coild.model.watched_table import WatchedTable

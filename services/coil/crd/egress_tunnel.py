@@ -6,12 +6,16 @@ agent on the node writes `parent`, `publicKey`, `phase` and the time. All of it 
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-from coil.crd.meta import ObjectMeta, Struct
+from coil.crd.meta import Condition, ObjectMeta, Struct
 from coil.crd.names import EIP_GROUP, EIP_VERSION
 from coil.crd.resource import Resource
+
+POLICY_TRAFFIC_DROPPED: Final = "PolicyTrafficDropped"
+"""The condition that a packet filter of others on the node drops what policies send (`coil.nft.forward_watch`)."""
 
 
 class TunnelPhase(StrEnum):
@@ -57,6 +61,7 @@ class EgressTunnelStatus(Struct, frozen=True, kw_only=True):
     node_addresses: tuple[str, ...] = ()
     # The API's names of such fields write "CIDRs".
     pod_cidrs: tuple[str, ...] = msgspec.field(name="podCIDRs", default=())
+    conditions: tuple[Condition, ...] = ()
 
 
 class EgressTunnel(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from coil.crd.egress_gateway_policy_schema import egress_gateway_policy_definiti
 from coil.crd.egress_gateway_schema import egress_gateway_definition
 from coil.crd.egress_policy_schema import egress_cluster_policy_definition, egress_policy_definition
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
-from coil.crd.field_schema import IPV4, IPV6, address_schema, phase_schema
+from coil.crd.field_schema import IPV4, IPV6, address_schema, conditions_schema, phase_schema
 
 MAX_ENDPOINTS = 1000
 """Of one slice; how many it gets is a setting of the controller."""
@@ -74,6 +74,10 @@ def _tunnel_definition() -> Document:
             },
             "nodeAddresses": _texts("Addresses of the node, which are no egress traffic's destination."),
             "podCIDRs": _texts("Networks of the node's pods, which are no egress traffic's destination."),
+            "conditions": conditions_schema(
+                "What the node's agent has found.",
+                "PolicyTrafficDropped: a packet filter of another program drops what policies send.",
+            ),
         },
     )
     return define(

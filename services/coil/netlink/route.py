@@ -291,6 +291,22 @@ def _put(
     return [*connection.submit(requests), *errors]
 
 
+def find_links(destinations: Iterable[IPAddress], connection: Connection) -> dict[IPAddress, LinkName]:
+    """The link that a packet to each of them leaves by; nothing for those that there is no route to."""
+    names = {link.index: link.name for link in read_links(connection)}
+    found = {}
+    for destination in destinations:
+        try:
+            hops = parse_next_hops(connection.get(get_route(destination)))
+        except KernelError as error:
+            if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+                continue
+            raise
+        if hops and hops[0] in names:
+            found[destination] = names[hops[0]]
+    return found
+
+
 def find_uplink(node_addresses: Collection[IPAddress], connection: Connection) -> Link:
     """The link by which packets leave the node, and of several the one of the smallest MTU.
 

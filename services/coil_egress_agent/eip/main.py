@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, TypeVar
 
@@ -28,6 +29,7 @@ from coil.eip.egressgateway import AGENT_LABELS
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.eip.gateway_lease import lease_name
 from coil.eip.slice_packing import is_finished
+from coil.kernel.packet_filter import ForwardedPacket
 from coil.kernel.wireguard import WIREGUARD_LINK
 from coil.kube.client import KubeClient
 from coil.kube.lease_lock import LeaseLock
@@ -36,6 +38,8 @@ from coil.manager.term import Run
 from coil.netlink.conntrack import FlowTable
 from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.overlay import OverlayNetwork
+from coil.netlink.worker import open_worker
+from coil.nft.forward_watch import ForwardWatch, read_hooks
 from coil.runtime.flag import parse_settings
 from coil.runtime.log import describe_error, make_logger
 from coil.runtime.process import Process, run
@@ -47,6 +51,7 @@ from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
 from coil_egress_agent.eip.egressgateway_state import EgressgatewayState
 from coil_egress_agent.eip.former_gateway import FormerGateway
+from coil_egress_agent.eip.forwarded_packets import ForwardedSources, plan_packets, read_ways
 from coil_egress_agent.eip.interpreter import shorten_pauses
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
@@ -187,6 +192,11 @@ async def assemble(settings: Settings, process: Process) -> None:
         "applier": applier.run,
         "former-gateway": partial(former.run, applier.look_around),
         "resync": partial(_resync, settings, applier, log=log),
+        "forward-watch": (
+            await _watch_forwarding(
+                settings, process, ForwardedSources(node_pods, gateways, slices, node=node), reporter, metrics=metrics
+            )
+        ).run,
         "overlay-watch": partial(_watch_overlay, overlay, applier),
         "table-watch": partial(_watch_tables, tables, applier),
         "kernel-lease-watch": partial(_watch_kernel_lease, kernel_lease, applier),
@@ -201,6 +211,26 @@ async def assemble(settings: Settings, process: Process) -> None:
         await stack.enter_async_context(serve_pod_starts(PodStarts(node_pods, pod_hold).enter, socket))
     # Entered last, so it is the first step of a stop: until it is over everything else works on.
     stack.push_async_callback(_leave, settings, process, applier)
+
+
+async def _watch_forwarding(
+    settings: Settings, process: Process, sources: ForwardedSources, reporter: TunnelReporter, *, metrics: NodeMetrics
+) -> ForwardWatch:
+    await _keep_shim(settings, log=process.log)  # it is judged with what the agent itself puts there
+    reading = await process.stack.enter_async_context(open_worker("forward-read"))
+
+    async def packets() -> Mapping[str, ForwardedPacket]:
+        local, remote = sources.local(), sources.remote()
+        return plan_packets(local, remote, await reading.run(read_ways, local)) if local or remote else {}
+
+    return ForwardWatch(
+        packets,
+        partial(reading.run, read_hooks),
+        gauge=metrics.forward_dropped,
+        note=reporter.tell_dropped,
+        errors=KERNEL_ERRORS,
+        log=process.log,
+    )
 
 
 async def _await_permission(
@@ -254,13 +284,17 @@ async def _leave(settings: Settings, process: Process, applier: Applier) -> None
 async def _resync(settings: Settings, applier: Applier, *, log: FilteringBoundLogger) -> None:
     """Compare the kernel with what it should hold, now and then; not all nodes at once."""
     while True:
-        if settings.forward_shim:
-            try:
-                await ensure_shim(forward_shim(table_options(settings)))
-            except OSError as error:
-                log.error("no way through iptables' FORWARD", error=describe_error(error))
+        await _keep_shim(settings, log=log)
         await asyncio.sleep(settings.resync_interval * (1 - 0.2 * random.random()))  # noqa: S311 - a spread
         applier.look_around()
+
+
+async def _keep_shim(settings: Settings, *, log: FilteringBoundLogger) -> None:
+    if settings.forward_shim:
+        try:
+            await ensure_shim(forward_shim(table_options(settings)))
+        except OSError as error:
+            log.error("no way through iptables' FORWARD", error=describe_error(error))
 
 
 async def _watch_overlay(overlay: OverlayNetwork, applier: Applier) -> None:

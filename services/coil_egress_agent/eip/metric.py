@@ -140,6 +140,11 @@ class NodeMetrics:
             "Policies that exceed the limits of their namespaces; what they apply to is dropped.",
             registry=registry,
         )
+        self.forward_dropped = Gauge(
+            "coil_egress_eip_forward_dropped",
+            "Directions and families in which packet filters of others drop packets of policies.",
+            registry=registry,
+        )
         self._repairs = Counter(
             "coil_egress_eip_repairs",
             "Repairs of kernel state that another program had changed: tables, addresses.",

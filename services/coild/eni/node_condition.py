@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+from coil.crd.condition_text import LONGEST_MESSAGE, fit_sentences
 from coil.crd.node_condition import ADDRESSES_AVAILABLE, POD_LIMIT_TOO_HIGH, TRAFFIC_DIVERTED
 from coil.eni.pod_limit import explain_excess
-from coild.model.node_condition import LONGEST_MESSAGE, NodeCondition, fit_sentences
+from coild.model.node_condition import NodeCondition
 
 AVAILABLE: Final = "AddressesAvailable"
 SHORTAGE: Final = "NoAddresses"

@@ -6,9 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
-
-LONGEST_MESSAGE: Final = 1024
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,16 +17,6 @@ class NodeCondition:
     status: bool
     reason: str
     message: str
-
-
-def fit_sentences(sentences: Sequence[str]) -> str:
-    """As a message; those that do not fit are counted."""
-    for count in range(len(sentences), 0, -1):
-        more = [f"and {len(sentences) - count} more"] if count < len(sentences) else []
-        text = "; ".join([*sentences[:count], *more])
-        if len(text) <= LONGEST_MESSAGE:
-            return text
-    return sentences[0][:LONGEST_MESSAGE]
 
 
 def plan_conditions(

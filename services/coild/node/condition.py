@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from coil.crd.condition_text import fit_sentences
 from coil.crd.node_condition import NETWORK_UNAVAILABLE, STATE_REMOVED, TRAFFIC_DROPPED
-from coild.model.node_condition import NodeCondition, fit_sentences
+from coild.model.node_condition import NodeCondition
 
 FORWARD_DROPPED: Final = "ForwardDropped"
 FORWARD_ACCEPTED: Final = "ForwardAccepted"
