@@ -137,7 +137,7 @@ GATEWAY: Final = (
     ),
     Step("prefer-node", ["egressgateway.*/office patched"]),
     Step("see-eips", [r"^egressgateway\S+/office ", rf"^egresstunnel\S+/{NODE} .*Ready", r"^\[pod/coil-egress-agent-"]),
-    Step("tunnel-conditions", [rf"^{NODE} +no packet filter of others"]),
+    Step("tunnel-conditions", [rf"^{NODE} +.*no packet filter of others"]),
     Step("see-tunnels", [rf"^{NODE} .*Ready", rf"^\S+{NODE} +{NODE} "]),
     Step("pods-in-unknown-networks", [r"^payments: $"]),
     Step("eip-link", [r"arp_ignore = 0", r"^1700:"]),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from coil.crd.egress_tunnel import POLICY_TRAFFIC_DROPPED
+from coil.eip.netfilter_bypass import NETFILTER_BYPASSED
+from coil_egress_agent.eip.forwarded_packets import POLICY_TRAFFIC_DROPPED
 from integration.egress.capture import Capture
 from integration.egress.conversation import Transfer
 from integration.eip.node import StageNode
@@ -71,6 +72,19 @@ def test_a_forward_policy_that_drops_is_told_by_the_carriers_tunnel(dropping: Wo
         wait_until(lambda: told(dropping, carrier).get("status") == "False", what="the end is told", timeout=120)
 
 
+@pytest.mark.slow  # the agents look once a minute
+def test_links_of_a_data_plane_without_netfilter_are_told(world: World) -> None:
+    [node, *others] = world.nodes
+    wait_until(lambda: told(world, node.name, NETFILTER_BYPASSED).get("status") == "False", what="nothing is there")
+    node.kernel.run("ip", "link", "add", "bpfin.cali", "type", "veth", "peer", "bpfout.cali")
+    try:
+        wait_until(lambda: told(world, node.name, NETFILTER_BYPASSED).get("status") == "True", what="told", timeout=120)
+        assert "Calico" in told(world, node.name, NETFILTER_BYPASSED)["message"]
+        assert {told(world, other.name, NETFILTER_BYPASSED)["status"] for other in others} == {"False"}
+    finally:
+        node.kernel.run("ip", "link", "delete", "bpfin.cali")
+
+
 def test_a_packet_of_a_pod_on_an_idle_gateway_takes_the_tunnel_once(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
         policy = stack.enter_context(world.policy(gateway, labels={"app": "idle"}))
@@ -88,11 +102,11 @@ def test_a_packet_of_a_pod_on_an_idle_gateway_takes_the_tunnel_once(world: World
         assert question.ttl == 63
 
 
-def told(world: World, node: str) -> dict[str, Any]:
-    """The condition that packet filters of others on the node drop what policies send."""
+def told(world: World, node: str, condition: str = POLICY_TRAFFIC_DROPPED) -> dict[str, Any]:
+    """What the node's EgressTunnel tells in that condition; nothing before it was looked at."""
     tunnel = world.api.find(f"{GROUP}/egresstunnels/{node}") or {}
     conditions = tunnel["status"].get("conditions", [])
-    return next((each for each in conditions if each["type"] == POLICY_TRAFFIC_DROPPED), {})
+    return next((each for each in conditions if each["type"] == condition), {})
 
 
 def restart(node: StageNode, *flags: str) -> None:

@@ -6,16 +6,12 @@ agent on the node writes `parent`, `publicKey`, `phase` and the time. All of it 
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
 from coil.crd.meta import Condition, ObjectMeta, Struct
 from coil.crd.names import EIP_GROUP, EIP_VERSION
 from coil.crd.resource import Resource
-
-POLICY_TRAFFIC_DROPPED: Final = "PolicyTrafficDropped"
-"""The condition that a packet filter of others on the node drops what policies send (`coil.nft.forward_watch`)."""
 
 
 class TunnelPhase(StrEnum):

@@ -34,7 +34,7 @@ from coil.netlink.arp_responder import Answers, ArpResponder, open_arp_socket
 from coil.netlink.connection import Connection
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.forwarding import ensure_forwarding
-from coil.netlink.link import find_link
+from coil.netlink.link import find_link, read_links
 from coil.netlink.monitor import OverlayWatch, open_event_socket
 from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.removal import remove_links
@@ -325,6 +325,11 @@ class OverlayNetwork:
     async def rules(self) -> list[Rule]:
         """All rules of the namespace, others' included; see `read_rules`."""
         return await self._connected(self._mesh, read_rules)
+
+    async def link_names(self) -> frozenset[LinkName]:
+        """Those of all links of the namespace. Raises NetlinkError."""
+        links = await self._connected(self._mesh, read_links)
+        return frozenset(link.name for link in links)
 
     async def changed(self) -> None:
         """Wait until a link, an address or a rule of the overlay, or the parent, has changed since this returned last.

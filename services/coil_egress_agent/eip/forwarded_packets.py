@@ -5,12 +5,14 @@ directions.
     NodePods, gateways' statuses, slices ─► ForwardedSources ─► plan_packets ─► ForwardWatch
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from coil.crd.condition_text import fit_sentences
 from coil.crd.egress_gateway import EgressGateway
+from coil.crd.meta import Condition
 from coil.crd.names import NodeName
 from coil.kernel.family import Family, IPAddress
 from coil.kernel.link import LinkName
@@ -25,6 +27,9 @@ from coil_egress_agent.eip.node_pods import NodePods
 
 _MOST_SLICES: Final = 100
 """That are looked at for pods of other nodes."""
+
+POLICY_TRAFFIC_DROPPED: Final = "PolicyTrafficDropped"
+"""The type of the EgressTunnel's condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,15 @@ def plan_packets(local: Iterable[IPAddress], remote: Iterable[IPAddress], ways: 
             out, back = "from the tunnel to the uplink", "from the uplink into the tunnel"
             packets.update(_both_ways(pod, DEVICE, ways.uplink, out, back))
     return packets
+
+
+def dropped_condition(dropped: Sequence[str]) -> Condition:
+    """What the node's EgressTunnel says. `dropped` has a sentence for each packet filter and kind of packet."""
+    if dropped:
+        status, reason, message = "True", "ForwardDropped", fit_sentences(dropped)
+    else:
+        status, reason, message = "False", "ForwardAccepted", "no packet filter of others drops what policies send"
+    return Condition(type=POLICY_TRAFFIC_DROPPED, status=status, reason=reason, message=message)
 
 
 def _both_ways(

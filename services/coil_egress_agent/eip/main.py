@@ -28,6 +28,7 @@ from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.egressgateway import AGENT_LABELS
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.eip.gateway_lease import lease_name
+from coil.eip.netfilter_bypass import bypass_condition
 from coil.eip.slice_packing import is_finished
 from coil.kernel.packet_filter import ForwardedPacket
 from coil.kernel.wireguard import WIREGUARD_LINK
@@ -39,7 +40,7 @@ from coil.netlink.conntrack import FlowTable
 from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.overlay import OverlayNetwork
 from coil.netlink.worker import open_worker
-from coil.nft.forward_watch import ForwardWatch, read_hooks
+from coil.nft.forward_watch import LOOK_SECONDS, ForwardWatch, read_hooks
 from coil.runtime.flag import parse_settings
 from coil.runtime.log import describe_error, make_logger
 from coil.runtime.process import Process, run
@@ -51,7 +52,7 @@ from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
 from coil_egress_agent.eip.egressgateway_state import EgressgatewayState
 from coil_egress_agent.eip.former_gateway import FormerGateway
-from coil_egress_agent.eip.forwarded_packets import ForwardedSources, plan_packets, read_ways
+from coil_egress_agent.eip.forwarded_packets import ForwardedSources, dropped_condition, plan_packets, read_ways
 from coil_egress_agent.eip.interpreter import shorten_pauses
 from coil_egress_agent.eip.kernel import KERNEL_ERRORS, Overlay, Tables, bounded
 from coil_egress_agent.eip.kernel_lease import KernelLease
@@ -192,6 +193,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         "applier": applier.run,
         "former-gateway": partial(former.run, applier.look_around),
         "resync": partial(_resync, settings, applier, log=log),
+        "bypass-watch": partial(_watch_bypass, overlay, reporter, log=log),
         "forward-watch": (
             await _watch_forwarding(
                 settings, process, ForwardedSources(node_pods, gateways, slices, node=node), reporter, metrics=metrics
@@ -227,10 +229,26 @@ async def _watch_forwarding(
         packets,
         partial(reading.run, read_hooks),
         gauge=metrics.forward_dropped,
-        note=reporter.tell_dropped,
+        note=lambda dropped: reporter.tell_condition(dropped_condition(dropped)),
         errors=KERNEL_ERRORS,
         log=process.log,
     )
+
+
+async def _watch_bypass(overlay: OverlayNetwork, reporter: TunnelReporter, *, log: FilteringBoundLogger) -> None:
+    """Other data planes come with their links, and go with them."""
+    told = ""
+    while True:
+        try:
+            condition = bypass_condition(await overlay.link_names())
+        except KERNEL_ERRORS as error:
+            log.warning("not looked for data planes that bypass netfilter", error=describe_error(error))
+        else:
+            if condition.status not in {told, "False"}:
+                log.warning("policies may have no effect on this node", reason=condition.message)
+            told = condition.status
+            reporter.tell_condition(condition)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _await_permission(

@@ -1,11 +1,11 @@
-"""What the agent reports in the status of its node's EgressTunnel: the parent link, whether the mesh works, and whether
-packet filters of others drop what policies send.
+"""What the agent reports in the status of its node's EgressTunnel: the parent link, whether the mesh works, and what
+else on the node keeps policies from having effect.
 
 It is written only when it changes. What the controller says of the node itself (`NodeNotReady`, `HeartbeatTimeout`) is
 the controller's to take back.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -13,8 +13,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import to_builtins
 from structlog.typing import FilteringBoundLogger
 
-from coil.crd.condition_text import fit_sentences
-from coil.crd.egress_tunnel import POLICY_TRAFFIC_DROPPED, EgressTunnel, TunnelPhase
+from coil.crd.egress_tunnel import EgressTunnel, TunnelPhase
 from coil.crd.meta import Condition
 from coil.crd.names import NodeName
 from coil.eip.gateway_status import keep_times
@@ -60,19 +59,12 @@ def parent_texts(parent: ParentLink, node_addresses: Collection[str]) -> Mapping
     return texts
 
 
-def dropped_condition(dropped: Sequence[str]) -> Condition:
-    """`dropped` has a sentence for each packet filter and kind of packet."""
-    if dropped:
-        status, reason, message = "True", "ForwardDropped", fit_sentences(dropped)
-    else:
-        status, reason, message = "False", "ForwardAccepted", "no packet filter of others drops what policies send"
-    return Condition(type=POLICY_TRAFFIC_DROPPED, status=status, reason=reason, message=message)
-
-
 def plan_report(
-    tunnel: EgressTunnel, report: MeshReport, *, now: datetime, dropped: Sequence[str] | None = None
+    tunnel: EgressTunnel, report: MeshReport, *, now: datetime, conditions: Iterable[Condition] = ()
 ) -> dict[str, Any] | None:
-    """The merge patch that says so; None when the status does already. `dropped` is None before anybody has looked."""
+    """The merge patch that says so; None when the status does already. Conditions of other types stay as
+    they are.
+    """
     status = tunnel.status
     phase = status.phase
     if phase not in _CONTROLLERS:
@@ -84,18 +76,18 @@ def plan_report(
         tunnel_patch["parent"] = parent
     if (key := report.key or "") != status.tunnel.public_key:
         tunnel_patch["publicKey"] = key
-    conditions = status.conditions
-    if dropped is not None:
-        conditions = keep_times([dropped_condition(dropped)], conditions, now)
-    if not tunnel_patch and phase == status.phase and conditions == status.conditions:
+    by_type = {condition.type: condition for condition in status.conditions}
+    by_type |= {condition.type: condition for condition in keep_times(conditions, status.conditions, now)}
+    told = tuple(by_type.values())
+    if not tunnel_patch and phase == status.phase and told == status.conditions:
         return None
     patch: dict[str, Any] = {"lastHeartbeatTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
     if phase != status.phase:
         patch["phase"] = str(phase)
     if tunnel_patch:
         patch["tunnel"] = tunnel_patch
-    if conditions != status.conditions:
-        patch["conditions"] = to_builtins(conditions)
+    if told != status.conditions:
+        patch["conditions"] = to_builtins(told)
     return {"metadata": {"resourceVersion": tunnel.metadata.resource_version}, "status": patch}
 
 
@@ -117,7 +109,7 @@ class TunnelReporter:
         self._log = log
         self._wall = wall
         self._report: MeshReport | None = None
-        self._dropped: tuple[str, ...] | None = None
+        self._conditions: dict[str, Condition] = {}
         self._reports: Channel[NodeName] = Channel()
         self._written: tuple[str, EgressTunnel] | None = None
 
@@ -133,10 +125,10 @@ class TunnelReporter:
             self._report = report
             self._reports.send(self._node)
 
-    def tell_dropped(self, dropped: tuple[str, ...]) -> None:
-        """A sentence for each packet filter of others that drops a kind of packet now."""
-        if dropped != self._dropped:
-            self._dropped = dropped
+    def tell_condition(self, condition: Condition) -> None:
+        """So it is now, as to conditions of that type. Its time of transition is not looked at."""
+        if condition != self._conditions.get(condition.type):
+            self._conditions[condition.type] = condition
             self._reports.send(self._node)
 
     def _own_changes(self, old: EgressTunnel | None, new: EgressTunnel | None) -> Iterable[str]:
@@ -148,7 +140,7 @@ class TunnelReporter:
         tunnel = self._latest()
         if tunnel is None or self._report is None:
             return DONE
-        patch = plan_report(tunnel, self._report, now=self._wall(), dropped=self._dropped)
+        patch = plan_report(tunnel, self._report, now=self._wall(), conditions=self._conditions.values())
         if patch is None:
             return DONE
         written = await self._patch_status(tunnel.metadata.name, patch)

@@ -11,7 +11,7 @@ from coil.crd.egress_gateway import EipEntry, GatewayNode
 from coil.crd.egress_tunnel import EgressTunnel
 from coil.crd.meta import Condition, ObjectMeta
 from coil.kernel.link import LinkName
-from coil_egress_agent.eip.forwarded_packets import ForwardedSources, Ways, plan_packets
+from coil_egress_agent.eip.forwarded_packets import ForwardedSources, Ways, dropped_condition, plan_packets
 from coil_egress_agent.eip.node_pods import NodePod, NodePods
 from coil_egress_agent.eip.tunnel_report import MeshReport, plan_report
 from tests.coil_egress_agent.eip.node_scene import NODE, Cluster, endpoints, gateway, policy, ref, tunnel
@@ -19,6 +19,7 @@ from tests.coil_egress_agent.eip.test_parts import NOW
 
 ETH0, VETH = LinkName("eth0"), LinkName("veth1")
 TUNNEL = "egress.vxlan"
+WORKING = MeshReport(working=True)
 POD4, POD6 = ip_address("10.244.1.5"), ip_address("fd44::5")
 
 
@@ -80,19 +81,28 @@ def said(*conditions: Condition) -> EgressTunnel:
 
 @pytest.mark.parametrize("dropped", [(), ("IPv4 from pods into the tunnel: chain FORWARD: its policy drops it",)])
 def test_the_tunnel_tells_what_is_dropped_and_once(dropped: tuple[str, ...]) -> None:
-    patch = plan_report(said(), MeshReport(working=True), now=NOW, dropped=dropped)
+    conditions = [dropped_condition(dropped)]
+    patch = plan_report(said(), WORKING, now=NOW, conditions=conditions)
     assert patch is not None
     [condition] = msgspec.convert(patch["status"]["conditions"], tuple[Condition, ...])
     assert (condition.type, condition.status) == ("PolicyTrafficDropped", "True" if dropped else "False")
     assert not dropped or condition.message == dropped[0]
     later = NOW + timedelta(minutes=1)
-    assert plan_report(said(condition), MeshReport(working=True), now=later, dropped=dropped) is None
-    assert plan_report(said(condition), MeshReport(working=True), now=later) is None
+    assert plan_report(said(condition), WORKING, now=later, conditions=[dropped_condition(dropped)]) is None
+    assert plan_report(said(condition), WORKING, now=later) is None
 
 
 def test_another_filter_is_another_message_and_no_transition() -> None:
     former = Condition(type="PolicyTrafficDropped", status="True", message="one", last_transition_time=NOW)
-    patch = plan_report(said(former), MeshReport(working=True), now=NOW + timedelta(minutes=1), dropped=("two",))
+    later = NOW + timedelta(minutes=1)
+    patch = plan_report(said(former), WORKING, now=later, conditions=[dropped_condition(["two"])])
     assert patch is not None
     [condition] = msgspec.convert(patch["status"]["conditions"], tuple[Condition, ...])
     assert (condition.message, condition.last_transition_time) == ("two", NOW)
+
+
+def test_conditions_of_other_types_stay() -> None:
+    other = Condition(type="Other", status="True", last_transition_time=NOW)
+    patch = plan_report(said(other), WORKING, now=NOW, conditions=[dropped_condition([])])
+    assert patch is not None
+    assert [each["type"] for each in patch["status"]["conditions"]] == ["Other", "PolicyTrafficDropped"]
