@@ -102,6 +102,7 @@ def main() -> int:
             fetch_openstack()
         if sys.argv[1:] == ["test-all"]:
             prepare_conformance()
+            build_coil_v2()
     except RequirementError as error:
         print(f"coil: {error}", file=sys.stderr)
         return 1
@@ -240,6 +241,13 @@ def prepare_conformance() -> None:
     build = [str(VENV / "bin" / "python"), "-m", "integration.conformance.images"]
     if subprocess.run(build, stdin=subprocess.DEVNULL, cwd=ROOT, timeout=3600, check=False).returncode:
         say("without the tests of Kubernetes; see the lines above")
+
+
+def build_coil_v2() -> None:
+    """Here, so that a test does not wait for it. Without, the test that needs it says why."""
+    build = [str(VENV / "bin" / "python"), "-m", "integration.cluster.programs", "coil-v2"]
+    if subprocess.run(build, stdin=subprocess.DEVNULL, cwd=ROOT, timeout=3600, check=False).returncode:
+        say("without the Go programs of Coil v2; see the lines above")
 
 
 def prepare_kernel() -> None:

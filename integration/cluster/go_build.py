@@ -60,6 +60,8 @@ class ModuleList:
     """Whether the programs have parts in C, built with the machine's compiler and libraries."""
     tags: Sequence[str] = ()
     """Build constraints that are met besides those of the machine."""
+    kept: Sequence[str] = ()
+    """Files and folders at the top of `version_module` that are kept beside the programs, such as manifests."""
 
     @property
     def version(self) -> str:
@@ -100,6 +102,7 @@ def build_go_programs(modules: ModuleList, work: Path, whole: Path, steps: Build
                 steps.run("fetching the modules", [str(go), *listing, *packages], environment, cwd=source)
     except BuildError as error:
         raise ModuleProxyError(str(error)) from error
+    _keep_files(modules, work / "modules", whole)
     left = sum(program.cost for program in modules.programs.values())
     begun, done = steps.elapsed(), 0.0
     for number, (name, program) in enumerate(modules.programs.items(), start=1):
@@ -121,6 +124,16 @@ def build_go_programs(modules: ModuleList, work: Path, whole: Path, steps: Build
         )
         done += program.cost
         left -= program.cost
+
+
+def _keep_files(modules: ModuleList, module_cache: Path, whole: Path) -> None:
+    # The module cache has an escape for capital letters, which no path here contains.
+    source = module_cache / f"{modules.version_module}@v{modules.version}"
+    for name in modules.kept:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, whole / name)
+        else:
+            shutil.copy(source / name, whole)
 
 
 def _minutes(seconds: float) -> str:

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -56,6 +57,10 @@ class Program(enum.StrEnum):
     COREDNS = "coredns"
     AGNHOST = "agnhost"
     E2E_TEST = "e2e.test"
+    COIL_V2_PLUGIN = "coil"
+    COIL_V2_INSTALLER = "coil-installer"
+    COIL_V2_IPAM_CONTROLLER = "coil-ipam-controller"
+    COIL_V2_COILD = "coild"
 
 
 CONTROL_PLANE = (Program.ETCD, Program.APISERVER)
@@ -65,6 +70,13 @@ CLUSTER = (*CONTROL_PLANE, *CONTROLLERS, *NODE)
 """What each cluster needs."""
 CONFORMANCE = (Program.COREDNS, Program.AGNHOST, Program.E2E_TEST)
 """Kubernetes' own tests, the program in the pods that they make, and what answers pods' DNS queries."""
+COIL_V2 = (
+    Program.COIL_V2_PLUGIN,
+    Program.COIL_V2_INSTALLER,
+    Program.COIL_V2_IPAM_CONTROLLER,
+    Program.COIL_V2_COILD,
+)
+"""The Go programs of Coil v2 that a node is taken over from, and goes back to."""
 KUBERNETES = (Program.APISERVER, *CONTROLLERS, Program.KUBELET, Program.PROXY)
 
 
@@ -136,6 +148,38 @@ _CONFORMANCE = ModuleList(
     version_package="k8s.io/component-base/version",
 )
 
+_COIL = "github.com/cybozu-go/coil/v2"
+_COIL_V2 = ModuleList(
+    name="coil",
+    folder=_FOLDER / "coil-v2",
+    programs={
+        Program.COIL_V2_COILD: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_COILD}", 200),
+        Program.COIL_V2_IPAM_CONTROLLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_IPAM_CONTROLLER}", 5),
+        Program.COIL_V2_PLUGIN: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_PLUGIN}", 3),
+        Program.COIL_V2_INSTALLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_INSTALLER}", 3),
+    },
+    version_module=_COIL,
+    kept=("config", "kustomization.yaml", "netconf.json"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDemand:
+    """Programs that no cluster needs: they are built for the tests that ask for them. `what` they are, and `time`."""
+
+    programs: Collection[Program]
+    modules: ModuleList
+    what: str
+    time: str
+
+
+_ON_DEMAND = (
+    _OnDemand(
+        CONFORMANCE, _CONFORMANCE, f"the tests of Kubernetes {_CONFORMANCE.version} and CoreDNS", "20 to 40 minutes"
+    ),
+    _OnDemand(COIL_V2, _COIL_V2, f"the Go programs of Coil {_COIL_V2.version}", "2 to 5 minutes"),
+)
+
 
 def _lists(release: Release) -> Sequence[ModuleList]:
     """What the nodes of a release run."""
@@ -160,9 +204,9 @@ def conformance_version() -> str:
 def locate(programs: Collection[Program]) -> Mapping[Program, Path]:
     """The file of each of ``programs``; builds what is missing (minutes, with progress on standard output).
 
-    Nothing is built that nobody asks for: a cluster does without the programs of CONFORMANCE. Without the module proxy,
-    what Debian has takes the place of the chosen release, if that is in the cache already or nothing is. Raises
-    BuildError with what is missing and what to do. Idempotent; a build that is cut short changes nothing.
+    Nothing is built that nobody asks for: a cluster does without the programs of CONFORMANCE and COIL_V2. Without the
+    module proxy, what Debian has takes the place of the chosen release, if that is in the cache already or nothing is.
+    Raises BuildError with what is missing and what to do. Idempotent; a build that is cut short changes nothing.
     """
     return _locate(programs, _cached(chosen_release()) or _cached(Release.DEBIAN))
 
@@ -180,9 +224,10 @@ def _locate(programs: Collection[Program], cached: Mapping[Program, Path] | None
     if wanted := [program for program in missing if program in CLUSTER]:
         built = cached or _build(chosen_release())
         found.update({program: built[program] for program in wanted})
-    if wanted := [program for program in missing if program in CONFORMANCE]:
-        built = _cached_lists(_CONFORMANCE) or _build_conformance()
-        found.update({program: built[program] for program in wanted})
+    for each in _ON_DEMAND:
+        if wanted := [program for program in missing if program in each.programs]:
+            built = _cached_lists(each.modules) or _build_on_demand(each)
+            found.update({program: built[program] for program in wanted})
     return found
 
 
@@ -214,7 +259,7 @@ def _cached_lists(*lists: ModuleList) -> Mapping[Program, Path] | None:
 
 
 def _is_whole(modules: ModuleList) -> bool:
-    return all((_entry(modules) / name).is_file() for name in modules.programs)
+    return all((_entry(modules) / name).exists() for name in (*modules.programs, *modules.kept))
 
 
 def _with_debian_runtime(entry: Path) -> Mapping[Program, Path]:
@@ -260,16 +305,12 @@ def _build_release(release: Release, root: Path, lock: IO[str]) -> Mapping[Progr
     return _build_lists(*_lists(release), root=root, lock=lock)
 
 
-def _build_conformance() -> Mapping[Program, Path]:
+def _build_on_demand(demand: _OnDemand) -> Mapping[Program, Path]:
     with _building() as (root, lock):
-        if (cached := _cached_lists(_CONFORMANCE)) is not None:
+        if (cached := _cached_lists(demand.modules)) is not None:
             return cached
-        print(
-            f"The tests of Kubernetes {_CONFORMANCE.version} and CoreDNS are built once from Go modules; "
-            "20 to 40 minutes on two cores.",
-            flush=True,
-        )
-        return _build_lists(_CONFORMANCE, root=root, lock=lock)
+        print(f"Built once from Go modules: {demand.what}; {demand.time} on two cores.", flush=True)
+        return _build_lists(demand.modules, root=root, lock=lock)
 
 
 def _build_lists(*lists: ModuleList, root: Path, lock: IO[str]) -> Mapping[Program, Path]:
@@ -348,12 +389,12 @@ def _lock(path: Path) -> Iterator[IO[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m integration.cluster.programs [conformance]`: have programs at hand; the exit code.
+    """`python -m integration.cluster.programs [conformance | coil-v2]`: have programs at hand; the exit code.
 
-    Every program of the chosen release, or those of Kubernetes' own tests. 3 when Debian's Kubernetes has to take the
-    release's place, and lacks programs for its build.
+    Every program of the chosen release, those of Kubernetes' own tests, or those of Coil v2. 3 when Debian's Kubernetes
+    has to take the release's place, and lacks programs for its build.
     """
-    wanted = CONFORMANCE if arguments == ["conformance"] else CLUSTER
+    wanted = {"conformance": CONFORMANCE, "coil-v2": COIL_V2}.get("".join(arguments), CLUSTER)
     try:
         # Unlike `locate`, it tries again what could not be fetched before.
         for program, path in _locate(wanted, _cached(chosen_release())).items():

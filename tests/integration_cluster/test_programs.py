@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from integration.cluster import debian_build, programs
 from integration.cluster.apt_source import render_source_entries, render_source_lines
 from integration.cluster.build_steps import BuildError
-from integration.cluster.programs import CLUSTER, CONFORMANCE, KUBERNETES, Program, Release, locate, main
+from integration.cluster.programs import CLUSTER, COIL_V2, CONFORMANCE, KUBERNETES, Program, Release, locate, main
 
 GO = """
 here="$(dirname "$0")/.."
@@ -17,7 +18,11 @@ echo "$*" >>"$here/asked"
 echo "$* CGO_ENABLED=$CGO_ENABLED $GOFLAGS" >>"$here/environments"
 case "$1" in
   version) echo "go version go1.26.3 linux/amd64";;
-  list) [ ! -e "$here/offline" ] || { echo "no route to the module proxy"; exit 1; };;
+  list)
+    [ ! -e "$here/offline" ] || { echo "no route to the module proxy"; exit 1; }
+    coil="$GOMODCACHE/github.com/cybozu-go/coil/v2@v2.15.0"
+    mkdir -p "$coil/config/rbac"
+    touch "$coil/config/rbac/coild_role.yaml" "$coil/kustomization.yaml" "$coil/netconf.json" "$coil/go.mod";;
   build|test)
     while [ "$1" != -o ]; do shift; done
     case "$2" in */kubelet) [ ! -e "$here/broken" ] || { echo "compiler out of ideas"; exit 7; };; esac
@@ -89,7 +94,18 @@ def test_kubernetes_own_tests_are_built_for_who_asks_for_them(cache: Path) -> No
     ]
     assert "list -deps -test k8s.io/kubernetes/test/e2e" in asked
     assert locate(tuple(Program)).keys() == set(Program)
-    assert folders(cache) == ["conformance-1.37.2", "kubernetes-1.37.2", "runc-1.5.2", "runtime-2.4.2"]
+    assert folders(cache) == ["coil-2.15.0", "conformance-1.37.2", "kubernetes-1.37.2", "runc-1.5.2", "runtime-2.4.2"]
+
+
+def test_the_programs_of_coil_v2_are_kept_with_their_manifests(cache: Path) -> None:
+    folder = locate(COIL_V2)[Program.COIL_V2_COILD].parent
+
+    assert folders(cache) == ["coil-2.15.0"]
+    assert {path.name for path in folder.iterdir()} == {*COIL_V2, "config", "kustomization.yaml", "netconf.json"}
+    assert (folder / "config" / "rbac" / "coild_role.yaml").is_file()
+    shutil.rmtree(folder / "config")
+    assert main(["coil-v2"]) == 0
+    assert (folder / "config").is_dir()
 
 
 def test_debian_has_nothing_in_the_place_of_kubernetes_own_tests(
