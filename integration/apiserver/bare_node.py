@@ -12,6 +12,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+from integration.apiserver.sandbox import PodName
 from integration.apiserver.wired_node import WiredNode
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
@@ -80,11 +81,29 @@ class BareNode(WiredNode):
         return service
 
     def make_namespace(self, name: str, *, pool: str = "") -> None:
-        """A Namespace; `pool` goes into its annotation."""
+        """A Namespace with its account, without which the API server takes no pod; `pool` goes into its annotation."""
         metadata: dict[str, Any] = {"name": name}
         if pool:
             metadata["annotations"] = {"coil.cybozu.com/pool": pool}
-        apply(self.plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        account = {"name": "default", "namespace": name}
+        apply(
+            self.plane,
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata},
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        )
+
+    def make_pod(self, namespace: str, name: str, *, account: str = "default") -> PodName:
+        """A Pod of the node, as the API server knows one that no kubelet has started yet."""
+        spec = {
+            "nodeName": self.name,
+            "serviceAccountName": account,
+            "containers": [{"name": "main", "image": "none"}],
+            "automountServiceAccountToken": False,
+        }
+        metadata = {"name": name, "namespace": namespace}
+        apply(self.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        made = self.plane.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return PodName(namespace, name, made["metadata"]["uid"])
 
     def make_pool(self, name: str, *subnets: Mapping[str, str], bits: int) -> None:
         """An AddressPool."""

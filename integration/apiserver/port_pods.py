@@ -9,7 +9,6 @@ from coil.neutron.handoff import ANNOTATION_PORT, render_handoff
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.sandbox import PodName
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply
 from tests.coild.neutron.port_node import handoff
 
 APPS = "apps"
@@ -24,25 +23,15 @@ class PortPods:
 
     @classmethod
     def prepare(cls, node: BareNode) -> "PortPods":
-        """With the pods' namespace, and its account, without which the API server takes no pod."""
+        """With the pods' namespace."""
         node.make_namespace(APPS)
-        account = {"name": "default", "namespace": APPS}
-        apply(node.plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
         return cls(node.plane)
 
     def make(self, node: BareNode) -> PodName:
         """A pod of that node, with the next port, which it is not told yet."""
-        name = f"pod-{secrets.token_hex(3)}"
-        spec = {
-            "nodeName": node.name,
-            "containers": [{"name": "main", "image": "none"}],
-            "automountServiceAccountToken": False,
-        }
-        metadata = {"name": name, "namespace": APPS}
-        apply(self.plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-        uid = self.plane.kubectl("get", "pod", name, f"--namespace={APPS}", "--output=jsonpath={.metadata.uid}")
-        self.numbers[name] = len(self.numbers) + 1
-        return PodName(APPS, name, uid)
+        pod = node.make_pod(APPS, f"pod-{secrets.token_hex(3)}")
+        self.numbers[pod.name] = len(self.numbers) + 1
+        return pod
 
     def annotate(self, pod: PodName, text: str | None = None, **changes: Any) -> None:
         """As coil-raven does it, or with any text."""

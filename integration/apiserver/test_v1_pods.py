@@ -22,7 +22,6 @@ from integration.apiserver.sandbox import PodName, Sandbox
 from integration.apiserver.v1_etcd import V1Etcd
 from integration.change_monitor import watch_changes
 from integration.coil_v1 import CONFIGURATION, V1Node, host_link
-from integration.deployment import apply
 from integration.kernel_state import EXPORT_TABLE
 from integration.patience import wait_until
 from integration.tcp_stream import flow
@@ -77,13 +76,7 @@ class V1World:
         result = V1Node(station.node.kernel).attach(sandbox, address)
         self.pods[name] = V1Pod(station, sandbox, address, result)
         plane, place = self.world.plane, f"--namespace={self.name}"
-        spec = {
-            "nodeName": station.name,
-            "containers": [{"name": "main", "image": "none"}],
-            "automountServiceAccountToken": False,
-        }
-        metadata = {"name": name, "namespace": self.name}
-        apply(plane, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        station.node.make_pod(self.name, name)
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
         patch = f"--patch={json.dumps({'status': status})}"
         plane.kubectl("patch", "pod", name, place, "--subresource=status", "--type=merge", patch)
@@ -125,8 +118,6 @@ def v1(neighbours: Neighbours, etcd: V1Etcd) -> Iterator[V1World]:
     name = f"v1-{secrets.token_hex(3)}"
     v1 = V1World(neighbours, Migrator(plane=neighbours.plane, etcd=etcd, prefix=f"/{name}/", coild=""), name)
     neighbours.stations[0].node.make_namespace(name)
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
-    apply(neighbours.plane, account)
     cluster = V1Cluster()
     cluster.add_pool(name, BITS, SUBNET)
     for block, station in v1.exported().items():
