@@ -10,6 +10,9 @@ Where each fact comes from:
   IPv6 gateway is the link-local address that the kernel gave to the host's end; there are no permanent neighbours.
 * `Generation.LINK_LOCAL`, v2.0: 169.254.1.1/32 on each host's end, as in the design document, and the kernel's MTU.
 * `Generation.NODE_ADDRESS`, since v2.1: the node's InternalIP of both families on each host's end, the uplink's MTU.
+* `Generation.NO_QUEUE`, v2.15: the same, and the host's end has a transmit queue of length 0, which is the default of
+  its netlink library (1.3.1) for the other end of a veth. integration/apiserver/test_coil_v2.py compares the state of
+  this generation, and the objects, with what the programs themselves leave.
 * Its netlink library gives rules no protocol (FRA_PROTOCOL is left out), exported routes the scope universe (0), routes
   to pods the scope link, and routes in a pod the protocol boot (3).
 * Finalizers, labels, owners and names of the objects: coil.md, section 1, and v2/pkg/ipam/{pool,node}.go. A request is
@@ -37,10 +40,11 @@ LINK_LOCAL_GATEWAY = "169.254.1.1"
 
 
 class Generation(enum.Enum):
-    """Which address a pod has for its IPv4 gateway."""
+    """How the host's end of a pod's veth is made."""
 
     LINK_LOCAL = "v2.0"
     NODE_ADDRESS = "v2.1"
+    NO_QUEUE = "v2.15"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,8 @@ class GoCoild:
         """Wire the pod whose namespace is `inside`. Returns when its addresses may be used."""
         mtu = "1500" if self.generation is Generation.LINK_LOCAL else str(self.uplink_mtu)
         peer = ["peer", "name", "eth0", "mtu", mtu, "netns", inside.netns]
-        self._ip("link", "add", "name", pod.host_link, "mtu", mtu, "type", "veth", *peer)
+        queue = ["txqueuelen", "0"] if self.generation is Generation.NO_QUEUE else []
+        self._ip("link", "add", "name", pod.host_link, "mtu", mtu, *queue, "type", "veth", *peer)
         # Duplicate address detection takes seconds; without its probes it has the same outcome at once.
         conf = f"net.ipv6.conf.{pod.host_link}"
         self.kernel.run("busybox", "sysctl", "-q", "-w", f"{conf}.accept_ra=0", f"{conf}.dad_transmits=0")
@@ -112,9 +117,9 @@ class GoCoild:
 
     def _host_address(self, version: int) -> str | None:
         """What each host's end has of that family, besides the kernel's own link-local address."""
-        if self.generation is Generation.NODE_ADDRESS:
-            return self.own[0] if version == 4 else self.own[1]
-        return LINK_LOCAL_GATEWAY if version == 4 else None
+        if self.generation is Generation.LINK_LOCAL:
+            return LINK_LOCAL_GATEWAY if version == 4 else None
+        return self.own[0] if version == 4 else self.own[1]
 
     def _ip(self, *arguments: str) -> None:
         self.kernel.run("ip", *arguments)

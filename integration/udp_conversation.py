@@ -3,8 +3,11 @@
 import socket
 import struct
 import threading
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
+from integration.netns.netns import call_inside
 from integration.side_thread import SideThread
 
 SECONDS: Final = 60.0
@@ -52,3 +55,11 @@ class UdpConversation(SideThread):
         self.seen.add(str(peer[0]))
         self._answering.sendto(heard, peer)
         assert self._asking.recv(64) == question
+
+
+def converse_by_udp(asking: str, answering: str, address: str) -> UdpConversation:
+    """Between the network namespaces at these paths, the second of which has the address. No packet may be lost."""
+    family = socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
+    ends = [call_inside(Path(path), lambda: socket.socket(family, socket.SOCK_DGRAM)) for path in (asking, answering)]
+    ends[1].bind((address, 0))
+    return UdpConversation(*ends)

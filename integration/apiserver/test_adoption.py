@@ -1,6 +1,6 @@
 """A node that Coil v2's Go programs have served until now: ours take their place, and no pod notices.
 
-The state is that of `integration.go_coild`, for both ways in which Go's coild has wired pods.
+The state is that of `integration.go_coild`, for each way in which Go's coild has wired pods.
 """
 
 import json
@@ -123,7 +123,11 @@ def _lasting(link: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(Generation.LINK_LOCAL, marks=pytest.mark.slow), Generation.NODE_ADDRESS],
+    params=[
+        pytest.param(Generation.LINK_LOCAL, marks=pytest.mark.slow),
+        pytest.param(Generation.NODE_ADDRESS, marks=pytest.mark.slow),
+        Generation.NO_QUEUE,
+    ],
     ids=lambda generation: generation.value,
 )
 def adopted(planes: PlanePool, request: pytest.FixtureRequest) -> Iterator[AdoptedNode]:

@@ -209,3 +209,18 @@ INSTALLING: Final = (
 """install.md from its beginning, and routing.md with BIRD."""
 
 CHAPTERS: Final = (POOLS, EGRESS, TROUBLESHOOTING, GATEWAY, UPGRADE, LEAVING, FINALIZERS, KUSTOMIZE, INSTALLING)
+
+FROM_COIL_V2: Final = (
+    Step("check-coil-v2", ["DaemonSet kube-system/coild"]),
+    Step("see-coil-v2", ["^daemonset.apps/coild ", "^mutatingwebhookconfiguration.*/coilv2-"]),
+    Step("delete-coil-v2", ['daemonset.apps "coild" deleted', 'clusterrole.* "coild" deleted']),
+    Step("install-after-coil-v2", ["addressblocks.* configured", "^STATUS: deployed"]),
+)
+BACK_TO_COIL_V2: Final = (
+    Step("leave-for-coil-v2", ['"coil" uninstalled']),
+    Step("delete-tables-for-coil-v2", ["^$"]),
+)
+"""upgrade.md where the Go programs serve a node, on an API server without kubelets (integration/apiserver)."""
+
+BESIDE: Final = (FROM_COIL_V2, BACK_TO_COIL_V2)
+"""Executed elsewhere than the chapters."""

@@ -6,11 +6,11 @@ import pytest
 
 from integration.docs.command import parse_commands
 from integration.docs.page import Place, Run, read_pages, runnable_blocks
-from integration.docs.story import CHAPTERS, VARIABLES, Step
+from integration.docs.story import BESIDE, CHAPTERS, VARIABLES, Step
 from tests.docs.program_help import subcommand
 
 BLOCKS = runnable_blocks(read_pages())
-STEPS = [step for chapter in CHAPTERS for step in chapter]
+STEPS = [step for chapter in (*CHAPTERS, *BESIDE) for step in chapter]
 OF_THE_STAGE = {"VALUES", "BLOCK", "FILE", "FOLDER", "VERSION"}
 
 
