@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
 from typing import Any
@@ -72,3 +73,16 @@ def steady(entry: Any) -> Any:
     if isinstance(entry, dict):
         return {key: steady(value) for key, value in entry.items() if key not in _VANISHING}
     return [steady(each) for each in entry] if isinstance(entry, list) else entry
+
+
+def render_facts(facts: Iterable[tuple[str, object]], words: Mapping[str, str]) -> set[str]:
+    """A line for each fact: what it is about, and JSON. Texts in it that the kernel has drawn become the `words` for
+    them, so that two namespaces with the same state have the same lines.
+    """
+    lines = set()
+    for about, fact in facts:
+        line = f"{about} {json.dumps(fact, sort_keys=True)}"
+        for drawn, word in words.items():
+            line = line.replace(f'"{drawn}"', f'"{word}"')
+        lines.add(line)
+    return lines

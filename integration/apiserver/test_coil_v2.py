@@ -7,7 +7,7 @@ where the one before has ended: they are for running as a whole.
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
@@ -41,7 +41,7 @@ from integration.go_coild import (
     request_document,
 )
 from integration.helm.program import find_helm
-from integration.kernel_state import EXPORT_TABLE, POD_TABLE, KernelState
+from integration.kernel_state import EXPORT_TABLE, POD_TABLE, KernelState, render_facts
 from integration.patience import wait_until
 from integration.plugin.executable import plugin_executable
 from integration.service import Service
@@ -278,14 +278,7 @@ def wiring(kernel: KernelState, host_link: str, inside: KernelState) -> set[str]
         facts += [(f"{place}: route", route) for route in routes if route.get("dev") == link]
         facts += [(f"{place}: neighbour", each) for each in end.ip("neigh", "show", "nud", "permanent")]
         facts += [(f"{place}: {name}", end.sysctl(f"net/{name.format(link)}")) for name in _SYSCTLS]
-    lines = [f"{what} {json.dumps(fact, sort_keys=True)}" for what, fact in facts]
-    return {_in_words(line, words) for line in lines}
-
-
-def _in_words(line: str, words: Mapping[str, str]) -> str:
-    for drawn, word in words.items():
-        line = line.replace(f'"{drawn}"', f'"{word}"')
-    return line
+    return render_facts(facts, words)
 
 
 _DRAWN: Final = {"ifindex", "link_index", "link_netnsid", "link"}
