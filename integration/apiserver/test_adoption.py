@@ -5,7 +5,6 @@ The state is that of `integration.go_coild`, for each way in which Go's coild ha
 
 import json
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -60,14 +59,6 @@ PODS = {
 }
 NAMESPACES = {"apps": "default", "v4": "v4"}
 
-_FETCH = """
-import sys
-from http.client import HTTPConnection
-connection = HTTPConnection("127.0.0.1", 9384, timeout=60)
-connection.request("GET", "/metrics")
-sys.stdout.write(connection.getresponse().read().decode())
-"""
-
 
 @dataclass
 class AdoptedNode:
@@ -102,11 +93,6 @@ class AdoptedNode:
                 "neighbours": kernel.ip("neigh", "show", "nud", "permanent"),
             }
         return found
-
-    def metrics(self) -> dict[str, float]:
-        lines = self.node.kernel.run(sys.executable, "-IS", "-c", _FETCH).splitlines()
-        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in samples}
 
     def blocks(self) -> dict[str, dict[str, Any]]:
         return {block["metadata"]["name"]: block for block in self.node.objects("addressblocks")}
@@ -236,7 +222,7 @@ def test_connections_go_on(adopted: AdoptedNode) -> None:
 
 
 def test_the_addresses_are_in_the_ledger(adopted: AdoptedNode) -> None:
-    metrics = adopted.metrics()
+    metrics = adopted.node.coild_metrics()
     assert metrics['coil_node_blocks{pool="default"}'] == 1
     assert metrics['coil_node_addresses{pool="default",state="allocated"}'] == 3
     assert metrics['coil_node_addresses{pool="v4",state="allocated"}'] == 1
@@ -309,7 +295,7 @@ def test_an_adopted_pod_is_deleted_like_any_other(adopted: AdoptedNode) -> None:
     adopted.sandboxes.pop("doomed")
     with pytest.raises(CniError, match="has no attachment"):
         adopted.runtime.check(doomed, cached=kept)
-    metrics = adopted.metrics()
+    metrics = adopted.node.coild_metrics()
     assert metrics['coil_node_addresses{pool="default",state="allocated"}'] == 2
 
 

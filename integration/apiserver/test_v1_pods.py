@@ -35,7 +35,9 @@ BLOCKS = {"10.95.0.0/29": 0, "10.95.0.8/29": 1}
 """And the node that v1 has given each to."""
 PODS = {"web-0": (0, "10.95.0.1"), "web-1": (0, "10.95.0.6"), "web-2": (1, "10.95.0.8")}
 FLAGS = ("--cooling=500ms", "--addressblock-gc-interval=200ms", "--compat-calico")
-"""With the names that v1 gave, too, a pod's successor of the same name has the same link."""
+"""v1 names links as Calico does. With the last flag, coild does so as well: a pod's successor has a link of the same
+name.
+"""
 BIRD = "bird"
 """The protocol of its routes, as iproute2 calls it."""
 

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6, SO_BINDTODEVICE, SOL_SOCKET, AddressFamily
+from ipaddress import ip_address
+from socket import AF_INET6, SO_BINDTODEVICE, SOL_SOCKET
 from threading import Thread
 
+from integration.cluster.family import host_in_url
 from integration.cluster.network import Network
 
 
@@ -29,8 +31,7 @@ class _ServerOverIPv6(_Server):
     address_family = AF_INET6
 
 
-_FAMILIES = {4: AF_INET, 6: AF_INET6}
-_SERVERS = {AF_INET: _Server, AF_INET6: _ServerOverIPv6}
+_SERVERS = {4: _Server, 6: _ServerOverIPv6}
 
 
 @contextmanager
@@ -41,20 +42,20 @@ def serve_outside(network: Network) -> Iterator[dict[int, str]]:
     addresses = network.families.pick_texts(network.host4, network.host6)
     with ExitStack() as stack:
         yield {
-            version: stack.enter_context(_served(_FAMILIES[version], address, network.host_link))
+            version: stack.enter_context(_served(version, address, network.host_link))
             for version, address in addresses.items()
         }
 
 
 @contextmanager
-def _served(family: AddressFamily, address: str, link: str) -> Iterator[str]:
-    with _SERVERS[family]((address, 0), _Answer) as server:
+def _served(version: int, address: str, link: str) -> Iterator[str]:
+    with _SERVERS[version]((address, 0), _Answer) as server:
         # What is for a pod's own address would else leave by the machine's default route.
         server.socket.setsockopt(SOL_SOCKET, SO_BINDTODEVICE, link.encode())
         thread = Thread(target=server.serve_forever, name=f"outside {address}", daemon=True)
         thread.start()
         try:
-            yield f"http://{f'[{address}]' if family == AF_INET6 else address}:{server.server_address[1]}/"
+            yield f"http://{host_in_url(ip_address(address))}:{server.server_address[1]}/"
         finally:
             server.shutdown()
             thread.join()

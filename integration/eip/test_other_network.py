@@ -105,7 +105,7 @@ def test_a_packet_of_a_pod_on_an_idle_gateway_takes_the_tunnel_once(world: World
 def told(world: World, node: str, condition: str = POLICY_TRAFFIC_DROPPED) -> dict[str, Any]:
     """What the node's EgressTunnel tells in that condition; nothing before it was looked at."""
     tunnel = world.api.find(f"{GROUP}/egresstunnels/{node}") or {}
-    conditions = tunnel["status"].get("conditions", [])
+    conditions = tunnel.get("status", {}).get("conditions", [])
     return next((each for each in conditions if each["type"] == condition), {})
 
 

@@ -62,9 +62,7 @@ def parent_texts(parent: ParentLink, node_addresses: Collection[str]) -> Mapping
 def plan_report(
     tunnel: EgressTunnel, report: MeshReport, *, now: datetime, conditions: Iterable[Condition] = ()
 ) -> dict[str, Any] | None:
-    """The merge patch that says so; None when the status does already. Conditions of other types stay as
-    they are.
-    """
+    """The merge patch that says so; None when the status does already. Conditions of other types stay as they are."""
     status = tunnel.status
     phase = status.phase
     if phase not in _CONTROLLERS:
