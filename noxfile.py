@@ -256,6 +256,12 @@ def egress_ipv6_first(session: nox.Session) -> None:
 
 
 @nox.session
+def egress_ipv4_only(session: nox.Session) -> None:
+    """Egress NAT in a cluster without IPv6; needs root."""
+    run_families(session, "ipv4-only")
+
+
+@nox.session
 def egress_ipv6_only(session: nox.Session) -> None:
     """Egress NAT in a cluster without IPv4; needs root."""
     run_families(session, "ipv6-only")

@@ -40,6 +40,7 @@ TEST_ALL: Final = Layer(
         ("cluster_slow",),
         ("egress_slow",),
         ("egress_ipv6_first",),
+        ("egress_ipv4_only",),
         ("egress_ipv6_only",),
         ("egress_ipvs",),
         ("aws_nodes",),
