@@ -21,7 +21,7 @@ FALLBACK_NAMES: Final[Mapping[LinkName, LinkName]] = MappingProxyType(
 )
 """What the kernel calls the devices that it puts into every namespace on its own, and what they are renamed to."""
 
-FOU_DUMMY: Final = "fou-dummy"
+FOU_DUMMY: Final = LinkName("fou-dummy")
 """By a link that is found by this name, Coil in Go knows that a namespace has its ports. It would open them once more
 and fail, so that a node could not go back to it.
 """

@@ -38,6 +38,7 @@ from coil.kernel.route import Route, RouteType
 from coil.kernel.rule import Rule
 from coil.kernel.tunnel import (
     FALLBACK_NAMES,
+    FOU_DUMMY,
     CatchAll,
     FouPort,
     Tunnel,
@@ -276,6 +277,8 @@ class _ClientSync:
             for link in self._found.catch_alls
             if link == catch_all(link.family) and link not in self._plan.catch_alls
         )
+        if FOU_DUMMY in self._found.links and not self._plan.fou_ports:
+            names.append(FOU_DUMMY)  # a link of Coil in Go, by which that would believe the ports to be open
         if names:
             with self._attempt():
                 delete_tunnels(names)
