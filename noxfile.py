@@ -238,9 +238,9 @@ def cluster_slow(session: nox.Session) -> None:
 
 @nox.session
 def egress_slow(session: nox.Session) -> None:
-    """What `egress` leaves out, for its time or for what it depends on; needs root."""
+    """What `egress` leaves out, for its time or for what it depends on, such as Coil v2's programs; needs root."""
     chosen = [*results(session), "-m", "slow or timing", *(session.posargs or EGRESS)]
-    session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session))
+    session.run(PYTHON, "-m", "integration.egress", *chosen, env=environment(session) | {"COIL_V2": "1"})
 
 
 def run_families(session: nox.Session, families: str) -> None:

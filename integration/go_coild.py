@@ -15,6 +15,8 @@ Where each fact comes from:
   this generation, and the objects, with what the programs themselves leave.
 * Its netlink library gives rules no protocol (FRA_PROTOCOL is left out), exported routes the scope universe (0), routes
   to pods the scope link, and routes in a pod the protocol boot (3).
+* Clients of Egresses (`GoClient`), v2.15: v2/pkg/fou, v2/pkg/nat/netfilter; integration/egress/test_coil_v2.py compares
+  it with what the program leaves, in pods of its own and behind another plugin, and with --enable-originating-only.
 * Finalizers, labels, owners and names of the objects: coil.md, section 1, and v2/pkg/ipam/{pool,node}.go. A request is
   called `req-<pool>-<node>`, has its Node for an owner and no labels.
 """
@@ -22,10 +24,11 @@ Where each fact comes from:
 from __future__ import annotations
 
 import enum
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
 from integration.kernel_state import EXPORT_TABLE, POD_TABLE, KernelState
@@ -123,6 +126,136 @@ class GoCoild:
 
     def _ip(self, *arguments: str) -> None:
         self.kernel.run("ip", *arguments)
+
+
+def tunnel_link(address: str) -> str:
+    """The name of the tunnel to a peer."""
+    peer = ip_address(address)
+    if isinstance(peer, IPv4Address):
+        return f"fou4_{peer.packed.hex()}"
+    return f"fou6_{hashlib.sha1(peer.packed, usedforsecurity=False).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tunnels:
+    """How one family is tunnelled: the kind of link, its catch-all and the kernel's own link of that kind."""
+
+    kind: str
+    protocol: int
+    hops: str
+    mode: str
+    """Of the catch-all."""
+    catch_all: str
+    fallback: str
+    renamed: str
+    link_local: str
+    private: tuple[str, ...]
+
+
+_TUNNELS = {
+    4: _Tunnels(
+        *("ipip", 4, "ttl 225", "mode ipip", "coil_ipip4", "tunl0", "coil_tunl", "169.254.0.0/16"),
+        private=("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"),
+    ),
+    6: _Tunnels(
+        *(
+            "ip6tnl",
+            41,
+            "hoplimit 225 encaplimit 0 noencap-udp6-csum",
+            "mode any",
+            "coil_ipip6",
+            "ip6tnl0",
+            "coil_ip6tnl",
+            "fe80::/10",
+        ),
+        private=("fc00::/7",),
+    ),
+}
+_CONNMARK = """
+table {family} mangle {{
+  set eth0 {{
+    type ifname
+    elements = {{ "eth0" }}
+  }}
+  chain input {{
+    type filter hook input priority mangle; policy accept;
+    iifname @eth0 ct state new,established,related counter ct mark set {index}
+  }}
+  chain output {{
+    type route hook output priority mangle; policy accept;
+    ct mark {index} counter meta mark set ct mark
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GoClient:
+    """What Go's coild does in a pod that is a client of one Egress; all by IP version: the pod's `addresses`, those of
+    the Egress's Service, and a destination that is in no private network.
+    """
+
+    addresses: dict[int, str]
+    services: dict[int, str]
+    destinations: dict[int, str]
+
+    def enroll(self, inside: KernelState) -> None:
+        """Make the tunnels, and the rules that lead to them."""
+        for version in self.addresses:
+            _ip(inside, version, f"fou add port 5555 ipproto {_TUNNELS[version].protocol}")
+        settings = ["net.ipv4.conf.default.rp_filter=0", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.ip_forward=1"]
+        inside.run("busybox", "sysctl", "-q", "-w", *settings, "net.ipv6.conf.all.forwarding=1")
+        inside.run("ip", "link", "add", "fou-dummy", "type", "dummy")
+        for version in self.addresses:
+            self._add_rules(inside, version)
+        for version in self.addresses:
+            self._add_tunnel(inside, version)
+
+    def answer_where_asked(self, inside: KernelState) -> None:
+        """The rest of --enable-originating-only, with the backend for nftables."""
+        link = inside.link("eth0")
+        assert link is not None
+        index = link["ifindex"]
+        table = 1000 + index
+        for version, family in ((4, "ip"), (6, "ip6")):
+            for route in inside.ip(f"-{version}", "route", "show", "dev", "eth0"):
+                via = f"via {route['gateway']}" if "gateway" in route else ""
+                metric = f"metric {route['metric']}" if "metric" in route else ""
+                scope = f"scope {route['scope']}" if version == 4 else ""
+                how = f"dev eth0 table {table} proto {route['protocol']} {scope} {metric}"
+                _ip(inside, version, f"route add {route['dst']} {via} {how}")
+            _ip(inside, version, f"rule add fwmark {index} priority 1000 lookup {table} protocol unspec")
+            inside.run("nft", _CONNMARK.format(family=family, index=index))
+
+    @staticmethod
+    def _add_rules(inside: KernelState, version: int) -> None:
+        tunnels = _TUNNELS[version]
+        for rule in (
+            f"to {tunnels.link_local} priority 1800 lookup main",
+            "priority 1900 lookup 117",
+            "priority 2100 lookup 118",
+            *(f"to {network} priority {2000 + number} lookup main" for number, network in enumerate(tunnels.private)),
+        ):
+            _ip(inside, version, f"rule add {rule} protocol unspec")
+
+    def _add_tunnel(self, inside: KernelState, version: int) -> None:
+        tunnels, name = _TUNNELS[version], tunnel_link(self.services[version])
+        ends = f"local {self.addresses[version]} remote {self.services[version]}"
+        encapsulation = "encap fou encap-sport 5555 encap-dport 5555"
+        scope = "scope global" if version == 4 else ""
+        for command in (
+            f"link add {name} type {tunnels.kind} {ends} {tunnels.hops} {encapsulation}",
+            f"link add {tunnels.catch_all} txqueuelen 0 type {tunnels.kind} {tunnels.mode} external",
+            f"link set {tunnels.catch_all} up",
+            f"link set {tunnels.fallback} name {tunnels.renamed}",
+            f"link set {name} up",
+            f"route add {self.destinations[version]} dev {name} table 118 proto {PROTOCOL} {scope}",
+        ):
+            _ip(inside, version, command)
+
+
+def _ip(kernel: KernelState, version: int, command: str) -> None:
+    kernel.run("ip", f"-{version}", *command.split())
 
 
 def await_usable(kernel: KernelState, link: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from coil_freezer.error import FreezeError
 from integration.cluster.build_steps import BuildError
 from integration.cluster.process import ComponentError
+from integration.cluster.programs import COIL_V2, Program, locate
+from integration.egress.coil_v2 import COIL_V2_VARIABLE
 from integration.egress.description import VARIABLE
 from integration.egress.outside import start_outside
 from integration.plugin.executable import plugin_executable
@@ -25,12 +27,15 @@ def main(arguments: Sequence[str]) -> int:
     """pytest's exit code, or 1 when packets have left the machine; 125 when it could not be run."""
     FOLDER.mkdir(parents=True, exist_ok=True)  # a guest shares nothing else that it writes
     try:
+        coil_v2 = [locate(COIL_V2)[Program.COIL_V2_COILD].parent] if os.environ.get(COIL_V2_VARIABLE) else []
         with UplinkWatch() as watch, start_outside() as (description, path):
             code = run_with_fou(
                 [*PYTEST, *(arguments or ["integration/egress"])],
                 # Built here and carried along: under emulation the compiler would take minutes.
-                terms=Terms(timeout=TIMEOUT, results=FOLDER, payload=[description.proxy, plugin_executable()]),
-                environment={**os.environ, VARIABLE: str(path)},
+                terms=Terms(
+                    timeout=TIMEOUT, results=FOLDER, payload=[description.proxy, plugin_executable(), *coil_v2]
+                ),
+                environment={**os.environ, VARIABLE: str(path), COIL_V2_VARIABLE: "".join(map(str, coil_v2))},
             )
         if leaks := watch.leaks():
             print(describe_leaks(leaks), file=sys.stderr)

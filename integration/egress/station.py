@@ -108,17 +108,18 @@ class Station:
     @contextmanager
     def traced_coild(self, recording: Recording) -> Iterator[Process]:
         """coild restarted with its calls noted, ready, as long as the block lasts."""
-        with self._other_coild(recording.traced(self._command)) as traced:
+        with self.other_coild(recording.traced(self._command)) as traced:
             yield traced.process
 
     @contextmanager
     def coild_with(self, *flags: str) -> Iterator[None]:
         """coild restarted with these flags as well, ready, as long as the block lasts."""
-        with self._other_coild([*self._command, *flags]):
+        with self.other_coild([*self._command, *flags]):
             yield
 
     @contextmanager
-    def _other_coild(self, command: Sequence[str]) -> Iterator[Service]:
+    def other_coild(self, command: Sequence[str]) -> Iterator[Service]:
+        """coild's place taken by another program, which is ready, as long as the block lasts."""
         self.coild.kill()
         other = self.wired.start_daemon(command, patience=PATIENCE)
         try:

@@ -1,10 +1,9 @@
 """What `ip` and `nft` print on both sides of the tunnels is what the specification says, to the letter."""
 
-import hashlib
 import json
 import socket
 import sys
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from integration.egress.external_host import NETWORKS
 from integration.egress.pod import RunningPod
 from integration.egress.test_packet_path import PORT, TTL, versions
 from integration.egress.world import EgressUnderTest, World
+from integration.go_coild import tunnel_link
 from integration.kernel_state import KernelState
 from integration.patience import wait_until
 
@@ -44,14 +44,6 @@ CLIENT_RULES = {
 }
 
 
-def device(address: str) -> str:
-    """The name of the tunnel to a peer."""
-    peer = ip_address(address)
-    if isinstance(peer, IPv4Address):
-        return f"fou4_{peer.packed.hex()}"
-    return f"fou6_{hashlib.sha1(peer.packed, usedforsecurity=False).hexdigest()[:8]}"
-
-
 def rules(kernel: KernelState, version: int) -> set[str]:
     """The lines of `ip rule`, words between single blanks."""
     lines = {" ".join(line.split()) for line in kernel.run("ip", f"-{version}", "rule").splitlines()}
@@ -60,7 +52,7 @@ def rules(kernel: KernelState, version: int) -> set[str]:
 
 def check_tunnel(kernel: KernelState, version: int, *, local: str, remote: str) -> None:
     """The device of a tunnel is there, up, and as it should be."""
-    link = kernel.link(device(remote))
+    link = kernel.link(tunnel_link(remote))
     assert link is not None, [each["ifname"] for each in kernel.ip("link")]
     assert "UP" in link["flags"]
     assert link["mtu"] == MTU[version]
@@ -97,7 +89,7 @@ def test_the_client(egress: EgressUnderTest, client: RunningPod, version: int) -
     service = egress.addresses[version]
     check_tunnel(kernel, version, local=client.addresses[version], remote=service)
     assert rules(kernel, version) == CLIENT_RULES[version]
-    assert table(kernel, version, 118) == {(NETWORKS[version], device(service), PROTOCOL)}
+    assert table(kernel, version, 118) == {(NETWORKS[version], tunnel_link(service), PROTOCOL)}
     assert table(kernel, version, 117) == set()
 
 
@@ -147,7 +139,7 @@ def test_a_second_reader_sees_both_ends(egress: EgressUnderTest, client: Running
         assert document["troubles"] == []
         ports = {(port["port"], port["family"], port["protocol"]) for port in document["fouPorts"]}
         assert ports == {(PORT, socket.AF_INET, 4), (PORT, socket.AF_INET6, 41)}
-        [tunnel] = [link for link in document["node"]["links"] if link["name"] == device(remote)]
+        [tunnel] = [link for link in document["node"]["links"] if link["name"] == tunnel_link(remote)]
         assert (tunnel["kind"], tunnel["mtu"]) == (KIND[version], MTU[version])
         assert remote in tunnel["info"].values()
         routes = [route for route in document["node"]["routes"] if route["table"] == 118]
@@ -162,7 +154,7 @@ def test_the_router(egress: EgressUnderTest, client: RunningPod, version: int) -
     own = client.addresses[version]
     check_tunnel(kernel, version, local=router.addresses[version], remote=own)
     assert rules(kernel, version) == {"2000: from all iif eth0 lookup 118 proto 30"}
-    assert (own, device(own), PROTOCOL) in table(kernel, version, 118)
+    assert (own, tunnel_link(own), PROTOCOL) in table(kernel, version, 118)
     assert kernel.sysctl("net/ipv4/ip_forward") == kernel.sysctl("net/ipv6/conf/all/forwarding") == "1"
     assert kernel.sysctl("net/ipv4/conf/all/rp_filter") == kernel.sysctl("net/ipv4/conf/default/rp_filter") == "0"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from integration.egress.station import PATIENCE, PAUSE
-from integration.egress.test_state import device
 from integration.egress.world import World
+from integration.go_coild import tunnel_link
 from integration.patience import wait_until
 from integration.walk.recording import Recording
 from integration.walk.story import check_order, steps
@@ -34,7 +34,7 @@ def test_a_client_and_a_router_get_their_tunnels_the_way_that_the_design_tells(w
         coild.await_rest(daemon, "coild.egress.client")
         with world.client(egress.name) as client:
             added = coild.since_last(daemon)
-            kernel, peers = router.kernel, [device(address) for address in client.addresses.values()]
+            kernel, peers = router.kernel, [tunnel_link(address) for address in client.addresses.values()]
             wait_until(
                 lambda: all(kernel.link(peer) for peer in peers),
                 what=f"{router.sandbox.pod.name} has tunnels to the client",

@@ -10,9 +10,9 @@ import pytest
 
 from coil.egress.gateway import Replies, SourcePort
 from coil.kernel.family import Family
-from coil.kernel.link import LinkName
-from coil.kernel.tunnel import FALLBACK_NAMES, FouPort, catch_all, tunnel_name
 from integration.fou.nat_world import Conversation, NatWorld, ask, bound, lines, unbound
+from integration.go_coild import GoClient
+from integration.kernel_state import KernelState
 from integration.nat_stage import OUTSIDE, NatStage
 from integration.patience import wait_until
 from integration.route_monitor import watch_routes
@@ -187,33 +187,14 @@ async def test_what_the_go_programs_made_is_taken_over_around_a_flow(world: NatW
 
 def make_client_of_v2(stage: NatStage) -> None:
     """As Coil v2 leaves a pod: rules without a protocol, an IPv6 tunnel with an encapsulation limit."""
-    netns = stage.client.netns
-    for name in ("default", "all", "eth0"):
-        netns.set_sysctl(f"net/ipv4/conf/{name}/rp_filter", "0")
-    kinds = {Family.IPV4: ("ipip", "tunl0", "ttl 225"), Family.IPV6: ("ip6tnl", "ip6tnl0", "hoplimit 225 encaplimit 0")}
-    encapsulation = "encap fou encap-sport 5555 encap-dport 5555"
-    link_locals = {Family.IPV4: "169.254.0.0/16", Family.IPV6: "fe80::/10"}
-    privates = {Family.IPV4: ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"), Family.IPV6: ("fc00::/7",)}
-    for family, (kind, fallback, hops) in kinds.items():
-        local, remote = stage.client.addresses[family], stage.router.addresses[family]
-        name, receiver = tunnel_name(remote), catch_all(family).name
-        for command in (
-            f"fou add port 5555 ipproto {FouPort(family, 5555).protocol}",
-            f"link add {receiver} type {kind} external",
-            f"link set {receiver} up",
-            f"link set {fallback} name {FALLBACK_NAMES[LinkName(fallback)]}",
-            f"link add {name} type {kind} local {local} remote {remote} {hops} {encapsulation}",
-            f"link set {name} up",
-            f"route add {OUTSIDE[family]} dev {name} table 118 proto 30 scope global",
-            f"rule add to {link_locals[family]} priority 1800 lookup main",
-            "rule add priority 1900 lookup 117",
-            *(f"rule add to {network} priority {2000 + n} lookup main" for n, network in enumerate(privates[family])),
-            "rule add priority 2100 lookup 118",
-        ):
-            netns.ip(f"-{local.version}", *command.split())
+    by_version: list[dict[int, str]] = [
+        {each.version: str(each) for each in found.values()}
+        for found in (stage.client.addresses, stage.router.addresses, OUTSIDE)
+    ]
+    GoClient(*by_version).enroll(KernelState(str(stage.client.netns.path)))
 
 
 def tunnels_of(stage: NatStage) -> dict[str, int]:
-    """The links of the tunnels that the client has, with their indexes."""
+    """The links of the tunnels, and the one that tells Coil v2 of the ports, with their indexes."""
     links = stage.client.netns.read("link")
     return {link["ifname"]: link["ifindex"] for link in links if link["ifname"].startswith(("fou", "coil_"))}
