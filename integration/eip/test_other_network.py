@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coil.eip.netfilter_bypass import NETFILTER_BYPASSED
+from coil.eip.policy_bypass import POLICIES_BYPASSED
 from coil_egress_agent.eip.forwarded_packets import POLICY_TRAFFIC_DROPPED
 from integration.egress.capture import Capture
 from integration.egress.conversation import Transfer
@@ -73,14 +73,14 @@ def test_a_forward_policy_that_drops_is_told_by_the_carriers_tunnel(dropping: Wo
 
 
 @pytest.mark.slow  # the agents look once a minute
-def test_links_of_a_data_plane_without_netfilter_are_told(world: World) -> None:
+def test_links_of_a_data_plane_that_bypasses_policies_are_told(world: World) -> None:
     [node, *others] = world.nodes
-    wait_until(lambda: told(world, node.name, NETFILTER_BYPASSED).get("status") == "False", what="nothing is there")
+    wait_until(lambda: told(world, node.name, POLICIES_BYPASSED).get("status") == "False", what="nothing is there")
     node.kernel.run("ip", "link", "add", "bpfin.cali", "type", "veth", "peer", "bpfout.cali")
     try:
-        wait_until(lambda: told(world, node.name, NETFILTER_BYPASSED).get("status") == "True", what="told", timeout=120)
-        assert "Calico" in told(world, node.name, NETFILTER_BYPASSED)["message"]
-        assert {told(world, other.name, NETFILTER_BYPASSED)["status"] for other in others} == {"False"}
+        wait_until(lambda: told(world, node.name, POLICIES_BYPASSED).get("status") == "True", what="told", timeout=120)
+        assert "Calico" in told(world, node.name, POLICIES_BYPASSED)["message"]
+        assert {told(world, other.name, POLICIES_BYPASSED)["status"] for other in others} == {"False"}
     finally:
         node.kernel.run("ip", "link", "delete", "bpfin.cali")
 

@@ -76,8 +76,8 @@ def _tunnel_definition() -> Document:
             "podCIDRs": _texts("Networks of the node's pods, which are no egress traffic's destination."),
             "conditions": conditions_schema(
                 "What the node's agent has found.",
-                "PolicyTrafficDropped: a packet filter of another program drops what policies send. NetfilterBypassed: "
-                "a data plane of another CNI plugin carries what pods send past netfilter, or (Unknown) may do so.",
+                "PolicyTrafficDropped: a packet filter of another program drops what policies send. PoliciesBypassed: "
+                "the data plane of another program carries what pods send past policies, or (Unknown) may do so.",
             ),
         },
     )

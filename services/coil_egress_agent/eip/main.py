@@ -28,7 +28,7 @@ from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.egressgateway import AGENT_LABELS
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.eip.gateway_lease import lease_name
-from coil.eip.netfilter_bypass import bypass_condition
+from coil.eip.policy_bypass import bypass_condition
 from coil.eip.slice_packing import is_finished
 from coil.kernel.packet_filter import ForwardedPacket
 from coil.kernel.wireguard import WIREGUARD_LINK
@@ -237,16 +237,18 @@ async def _watch_forwarding(
 
 async def _watch_bypass(overlay: OverlayNetwork, reporter: TunnelReporter, *, log: FilteringBoundLogger) -> None:
     """Other data planes come with their links, and go with them."""
-    told = ""
+    told = ""  # the message or the error that was logged last: the same one is not logged at each look
     while True:
         try:
             condition = bypass_condition(await overlay.link_names())
         except KERNEL_ERRORS as error:
-            log.warning("not looked for data planes that bypass netfilter", error=describe_error(error))
+            if (text := describe_error(error)) != told:
+                log.warning("not looked for data planes that bypass policies", error=text)
+            told = text
         else:
-            if condition.status not in {told, "False"}:
+            if condition.status != "False" and condition.message != told:
                 log.warning("policies may have no effect on this node", reason=condition.message)
-            told = condition.status
+            told = condition.message
             reporter.tell_condition(condition)
         await asyncio.sleep(LOOK_SECONDS)
 

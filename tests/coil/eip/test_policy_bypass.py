@@ -1,8 +1,8 @@
-"""Data planes that may carry pods' packets past netfilter are told by their links."""
+"""Data planes that may carry pods' packets past policies are told by their links."""
 
 import pytest
 
-from coil.eip.netfilter_bypass import bypass_condition
+from coil.eip.policy_bypass import bypass_condition
 from coil.kernel.link import LinkName
 
 
@@ -14,9 +14,11 @@ from coil.kernel.link import LinkName
         (("bpfin.cali", "bpfout.cali"), "True", "Calico's eBPF data plane"),
         (("bpfnatin", "bpfnatout"), "True", "Calico's eBPF data plane"),
         (("cilium_host", "bpfin.cali"), "True", "bpf.hostLegacyRouting"),
+        (("cni0", "kube-ipvs0"), "Unknown", "kube-proxy in IPVS mode"),
+        (("cni0", "kube-ipvs0", "bpfin.cali"), "True", "kube-proxy in IPVS mode"),
     ],
 )
 def test_what_is_told(links: tuple[str, ...], status: str, words: str) -> None:
     condition = bypass_condition([LinkName(link) for link in links])
-    assert (condition.type, condition.status) == ("NetfilterBypassed", status)
+    assert (condition.type, condition.status) == ("PoliciesBypassed", status)
     assert words in condition.message
