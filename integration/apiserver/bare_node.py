@@ -92,12 +92,12 @@ class BareNode(WiredNode):
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
         )
 
-    def make_pod(self, namespace: str, name: str, *, account: str = "default") -> PodName:
+    def make_pod(self, namespace: str, name: str, *, account: str = "default", image: str = "none") -> PodName:
         """A Pod of the node, as the API server knows one that no kubelet has started yet."""
         spec = {
             "nodeName": self.name,
             "serviceAccountName": account,
-            "containers": [{"name": "main", "image": "none"}],
+            "containers": [{"name": "main", "image": image}],
             "automountServiceAccountToken": False,
         }
         metadata = {"name": name, "namespace": namespace}

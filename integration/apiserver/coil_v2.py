@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
@@ -21,6 +21,7 @@ import yaml
 
 from integration.apiserver.bare_node import BareNode
 from integration.apiserver.runtime import Runtime
+from integration.apiserver.sandbox import PodName
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.family import host_in_url
@@ -34,24 +35,27 @@ Document = dict[str, Any]
 _SYSTEM: Final = "kube-system"
 _LOCALHOST: Final = IPv4Address("127.0.0.1")
 _WEBHOOK_SERVERS: Final = ("ipam", "egress")
-_IPAM_WEBHOOKS: Final = "-ipam-webhook-configuration"
 _INSTALL_SECONDS: Final = 60.0
 """For the installer, which itself waits for 6."""
-_OWNING: Final = "coil-ipam-controller-owners"
+_OWNING: Final = "coil-controllers-owners"
 _LABELS: Final = {"app.kubernetes.io/name": "coil"}
+_OWNERS: Final = ["addresspools/finalizers", "egresses/finalizers"]
 _OWNING_DOCUMENTS: Final[Sequence[Document]] = (
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": _OWNING, "labels": _LABELS},
-        "rules": [{"apiGroups": ["coil.cybozu.com"], "resources": ["addresspools/finalizers"], "verbs": ["update"]}],
+        "rules": [{"apiGroups": ["coil.cybozu.com"], "resources": _OWNERS, "verbs": ["update"]}],
     },
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
         "metadata": {"name": _OWNING, "labels": _LABELS},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": _OWNING},
-        "subjects": [{"kind": "ServiceAccount", "name": "coil-ipam-controller", "namespace": _SYSTEM}],
+        "subjects": [
+            {"kind": "ServiceAccount", "name": f"coil-{server}-controller", "namespace": _SYSTEM}
+            for server in _WEBHOOK_SERVERS
+        ],
     },
 )
 """What Coil v2 lacks on an API server with the admission plugin OwnerReferencesPermissionEnforcement, as this one."""
@@ -64,10 +68,11 @@ class CoilV2:
     plane: ControlPlane
     programs: Path
     documents: tuple[Document, ...]
-    """What the manifests are rendered to; the webhooks of pools are at `webhook` in place of a Service."""
-    webhook: int
-    """A port of the control plane's address."""
+    """What the manifests are rendered to; the webhooks are at the ports `webhooks` in place of Services."""
+    webhooks: Mapping[str, int]
+    """Of the control plane's address, by `_WEBHOOK_SERVERS`."""
     certificates: Path
+    """A folder for each of `_WEBHOOK_SERVERS`."""
 
     @classmethod
     def prepare(cls, plane: ControlPlane) -> "CoilV2":
@@ -76,12 +81,14 @@ class CoilV2:
         work = plane.workspace.make_folder("coil-v2")
         certificates = _write_manifests(programs, work, plane)
         text = plane.kubectl("kustomize", "--load-restrictor=LoadRestrictionsNone", str(work))
-        webhook = free_port(plane.address, 9543)
         documents = tuple(document for document in yaml.safe_load_all(text) if document)
-        for document in documents:
-            if document["metadata"]["name"].endswith(_IPAM_WEBHOOKS):
-                _call_by_url(document, f"https://{host_in_url(plane.address)}:{webhook}")
-        return cls(plane, programs, documents, webhook, certificates)
+        webhooks: dict[str, int] = {}
+        for server in _WEBHOOK_SERVERS:
+            webhooks[server] = free_port(plane.address, max([9542, *webhooks.values()]) + 1)
+            for document in documents:
+                if document["metadata"]["name"].endswith(f"-{server}-webhook-configuration"):
+                    _call_by_url(document, f"https://{host_in_url(plane.address)}:{webhooks[server]}")
+        return cls(plane, programs, documents, webhooks, certificates)
 
     @property
     def plugin(self) -> Path:
@@ -94,17 +101,25 @@ class CoilV2:
 
     def start_controller(self) -> Service:
         """The ipam-controller, beside the control plane; returns when it leads."""
+        return self._start_controller(Program.COIL_V2_IPAM_CONTROLLER, "ipam", {})
+
+    def start_egress_controller(self, pod: PodName) -> Service:
+        """The egress-controller, which reads of its own pod what the image of router pods is; returns when it leads."""
+        own = {"COIL_POD_NAMESPACE": pod.namespace, "COIL_POD_NAME": pod.name}
+        return self._start_controller(Program.COIL_V2_EGRESS_CONTROLLER, "egress", own)
+
+    def _start_controller(self, program: Program, server: str, environment: Mapping[str, str]) -> Service:
         metrics = free_port(_LOCALHOST, 19486)
         health = free_port(_LOCALHOST, metrics + 1)
         command = [
-            *self._command_line("Deployment", Program.COIL_V2_IPAM_CONTROLLER),
+            *self._command_line("Deployment", program),
             f"--metrics-addr={_LOCALHOST}:{metrics}",
             f"--health-addr={_LOCALHOST}:{health}",
-            f"--webhook-addr={host_in_url(self.plane.address)}:{self.webhook}",
-            f"--cert-dir={self.certificates}",
+            f"--webhook-addr={host_in_url(self.plane.address)}:{self.webhooks[server]}",
+            f"--cert-dir={self.certificates / server}",
         ]
-        environment = {"KUBECONFIG": str(self.plane.kubeconfig_for("coil-ipam-controller"))}
-        spawn = partial(self.plane.workspace.spawn, "coil-v2-ipam-controller", command, env=environment)
+        environment = {**environment, "KUBECONFIG": str(self.plane.kubeconfig_for(program.value))}
+        spawn = partial(self.plane.workspace.spawn, f"coil-v2-{program.value}", command, env=environment)
         ready, leads = ready_probe(health), leader_probe(metrics)
         service = Service(spawn, ready=lambda: ready() and leads())
         service.wait_ready()
@@ -148,7 +163,7 @@ class CoilV2:
 
 
 def _write_manifests(programs: Path, work: Path, plane: ControlPlane) -> Path:
-    """What `make certs` adds to the manifests' sources; returns the folder of the ipam-controller's certificate."""
+    """What `make certs` adds to the manifests' sources; returns the folder of the controllers' certificates."""
     shutil.copytree(programs / "config", work / "config")
     for name in ("kustomization.yaml", "netconf.json"):
         shutil.copy(programs / name, work)
@@ -164,9 +179,9 @@ def _write_manifests(programs: Path, work: Path, plane: ControlPlane) -> Path:
         shutil.copy(pair.key, target / f"{server}-key.pem")
         patch = target / server / "webhook_manifests_patch.yaml"
         patch.write_text(patch.with_name(f"{patch.name}.tmpl").read_text().replace("%CACERT%", trusted))
-        if server == "ipam":
-            shutil.copy(pair.certificate, served / "tls.crt")
-            shutil.copy(pair.key, served / "tls.key")
+        (served / server).mkdir()
+        shutil.copy(pair.certificate, served / server / "tls.crt")
+        shutil.copy(pair.key, served / server / "tls.key")
     return served
 
 

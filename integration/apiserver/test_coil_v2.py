@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from coil.kernel.link import LinkGroup
 from integration.apiserver.bare_node import NAME, UPLINK_MTU, BareNode
 from integration.apiserver.coil_v2 import CoilV2
 from integration.apiserver.conversation import converse
+from integration.apiserver.egress_world import IMAGE, EgressReplica
 from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import Runtime, addresses_of
 from integration.apiserver.sandbox import PodName, Sandbox
@@ -27,7 +29,7 @@ from integration.change_monitor import watch_changes
 from integration.cluster.control_plane import ControlPlane, find_kubectl
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
-from integration.deployment import remove_webhooks
+from integration.deployment import EGRESS_CONTROLLER, remove_webhooks
 from integration.docs.execution import BlockError, Execution
 from integration.docs.page import read_pages, runnable_blocks
 from integration.docs.story import BACK_TO_COIL_V2, FROM_COIL_V2, Step
@@ -40,6 +42,7 @@ from integration.go_coild import (
     pool_document,
     request_document,
 )
+from integration.helm.chart import CHART
 from integration.helm.program import find_helm
 from integration.kernel_state import EXPORT_TABLE, POD_TABLE, KernelState, render_facts
 from integration.patience import wait_until
@@ -63,6 +66,52 @@ STOP_SECONDS: Final = 30.0
 """The Go programs end within 20."""
 POD_GROUP: Final = str(int(LinkGroup.POD))
 FAST: Final = "--addressblock-gc-interval=200ms"
+COIL_V2_IMAGE: Final = "example.invalid/coil:2.15.0"
+GROUP: Final = "coil.cybozu.com"
+EGRESS: Final = "nat"
+EGRESS_DOCUMENT: Final[State] = {
+    "apiVersion": f"{GROUP}/v2",
+    "kind": "Egress",
+    "metadata": {"name": EGRESS, "namespace": APPS},
+    "spec": {
+        "destinations": ["192.0.2.0/24", "2001:db8::/32"],
+        "replicas": 2,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "50%"}},
+        "template": {
+            "metadata": {"annotations": {"team": "net"}, "labels": {"tier": "edge"}},
+            "spec": {
+                "nodeSelector": {"role": "gateway"},
+                "tolerations": [{"effect": "NoSchedule", "operator": "Exists"}],
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+                ],
+                "terminationGracePeriodSeconds": 10,
+                "containers": [
+                    {"name": "egress", "resources": {"limits": {"memory": "400Mi"}}},
+                    {"name": "log", "image": "example.invalid/log", "args": ["--follow"]},
+                ],
+            },
+        },
+        "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 43200}},
+        "fouSourcePortAuto": True,
+        "podDisruptionBudget": {"maxUnavailable": 1},
+    },
+}
+"""With each field that Coil v2 has; templates have some of a pod's."""
+ROUTER_KINDS: Final = ("Deployment", "PodDisruptionBudget", "Service")
+_POD: Final = ".Deployment.spec.template.spec"
+OUR_PROGRAM: Final = (
+    ".Service.spec.ports[0].name",
+    f"{_POD}.volumes[",
+    *(f"{_POD}.containers[0].{field}" for field in ("image", "command", "args", "volumeMounts", "securityContext")),
+    *(f"{_POD}.containers[0].{probe}Probe." for probe in ("liveness", "readiness")),
+    f"{_POD}.containers[0].env[0].value",
+    f"{_POD}.containers[0].resources.requests.memory",
+)
+"""What is ours in what an Egress is made into: the program in the router's container and what it needs of the node, and
+that its request is the limit, where there is one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +146,34 @@ class Move:
     shell: Execution
     runtime: Runtime = field(init=False)
     controller: Service = field(init=False)
+    egress_controller: Service = field(init=False)
     coild: Service = field(init=False)
     pods: dict[str, LivePod] = field(default_factory=dict)
+    router_of_coil_v2: dict[str, State] = field(init=False)
+    """What `router` was before ours came."""
 
     @property
     def plane(self) -> ControlPlane:
         return self.node.plane
 
     def start_coil_v2(self) -> None:
-        """Its installer, its ipam-controller and its coild."""
+        """Its installer, its controllers and its coild."""
         self.runtime = self.coil_v2.install_plugin(self.node)
         self.controller = self.coil_v2.start_controller()
+        account = "coil-egress-controller"
+        pod = self.node.make_pod("kube-system", account, account=account, image=COIL_V2_IMAGE)
+        self.egress_controller = self.coil_v2.start_egress_controller(pod)
         self.coild = self.coil_v2.start_coild(self.node)
 
     def start_ours(self) -> None:
         """The same of ours, which Helm has given their objects."""
-        # The API server cannot reach a Service; the controller's webhooks get a URL.
+        # The API server cannot reach a Service; the controllers' webhooks get a URL.
         remove_webhooks(self.plane)
+        remove_webhooks(self.plane, of=EGRESS_CONTROLLER)
         self.runtime = self.node.install_plugin()
         self.controller = self.node.start_controller()
+        self.egress_controller = EgressReplica(self.plane, "egress-controller", "--enable-eip=false").service
+        self.egress_controller.wait_ready()
         # The chart binds coild to its own Node, by the token of its pod.
         pod = self.node.make_pod("kube-system", f"coild-{secrets.token_hex(3)}", account="coild")
         account = self.plane.kubeconfig_for("coild", pod=pod.name)
@@ -123,7 +181,7 @@ class Move:
 
     def stop(self) -> None:
         """End whichever programs serve the node. Idempotent."""
-        for service in (self.coild, self.controller):
+        for service in (self.coild, self.controller, self.egress_controller):
             service.process.stop(timeout=STOP_SECONDS)
 
     def play(self, step: Step) -> None:
@@ -165,6 +223,18 @@ class Move:
         found = self.node.objects("addressblocks")
         own = [block for block in found if block["metadata"]["labels"]["coil.cybozu.com/pool"] == pool]
         return {block["metadata"]["name"]: block for block in own}
+
+    def router(self) -> dict[str, State]:
+        """What the Egress was made into, by kind, without what the API server and others write there."""
+        items = [(kind, EGRESS, f"--namespace={APPS}", "--output=json", "--ignore-not-found") for kind in ROUTER_KINDS]
+        found = [self.plane.kubectl("get", *arguments) for arguments in items]
+        return {kind: lasting(json.loads(text)) for kind, text in zip(ROUTER_KINDS, found, strict=True) if text}
+
+    def router_image(self) -> str:
+        """Of the container that carries traffic."""
+        containers = self.router()["Deployment"]["spec"]["template"]["spec"]["containers"]
+        [image] = [each["image"] for each in containers if each["name"] == "egress"]
+        return str(image)
 
     def await_freed(self, pool: str) -> None:
         """Return when no block of the pool is left, nor a route that announces one."""
@@ -237,7 +307,15 @@ def move(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Move]:
         for name in ("first", "second", "third", "fourth", "fifth"):
             move.start_pod(name, version="1.0.0" if name == "third" else CONF_VERSION)
         move.start_pod("lonely", namespace="v4")
+        apply_strictly(plane, EGRESS_DOCUMENT)
+        wait_until(lambda: set(move.router()) == set(ROUTER_KINDS), what="the Egress has its objects")
+        move.router_of_coil_v2 = move.router()
         yield move
+
+
+def apply_strictly(plane: ControlPlane, document: State) -> None:
+    """`kubectl apply`, which fails if the API server does not know one of the fields."""
+    plane.kubectl("apply", "--validate=strict", "--filename=-", stdin=json.dumps(document))
 
 
 # What Coil v2 leaves, and what is written down of it.
@@ -323,6 +401,35 @@ def lasting(document: State) -> State:
     return {key: value for key, value in document.items() if key != "status"} | {"metadata": metadata}
 
 
+def test_each_field_of_its_kinds_is_one_of_ours(move: Move) -> None:
+    theirs = {
+        each["metadata"]["name"]: each
+        for each in move.coil_v2.documents
+        if each["kind"] == "CustomResourceDefinition" and each["spec"]["group"] == GROUP
+    }
+    chart = [yaml.safe_load(path.read_text()) for path in (CHART / "crds").glob("*.yaml")]
+    ours = {each["metadata"]["name"]: each for each in chart}
+    assert len(theirs) == 4
+    for name, kind in theirs.items():
+        assert kind["spec"]["scope"] == ours[name]["spec"]["scope"]
+        [their_version], [our_version] = kind["spec"]["versions"], ours[name]["spec"]["versions"]
+        assert their_version["name"] == our_version["name"]
+        schema, our_schema = (version["schema"]["openAPIV3Schema"] for version in (their_version, our_version))
+        assert list(lacking(schema, our_schema, name)) == []
+
+
+def lacking(theirs: State, ours: State | None, path: str) -> Iterator[str]:
+    """Each field that only they have, or that has another type here."""
+    if ours is None or theirs.get("type") != ours.get("type"):
+        yield path
+    elif not ours.get("x-kubernetes-preserve-unknown-fields"):
+        for name, inner in theirs.get("properties", {}).items():
+            yield from lacking(inner, ours.get("properties", {}).get(name), f"{path}.{name}")
+        for elements in ("items", "additionalProperties"):
+            if isinstance(inner := theirs.get(elements), dict):
+                yield from lacking(inner, ours.get(elements), f"{path}[]")
+
+
 # From Coil v2.
 
 
@@ -345,6 +452,26 @@ def test_ours_take_over_under_the_pods_conversations(move: Move) -> None:
         move.start_ours()
         wait_until(lambda: not move.node.unready(), what="coild is ready")
     assert {pool: set(move.blocks(pool)) for pool in POOLS} == before
+
+
+def test_an_egress_means_the_same_and_its_manifest_applies_unchanged(move: Move) -> None:
+    wait_until(lambda: move.router_image() == IMAGE, what="the router pods are ours")
+    before, after = (dict(leaves(router)) for router in (move.router_of_coil_v2, move.router()))
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    assert [path for path in sorted(changed) if not path.startswith(OUR_PROGRAM)] == []
+    apply_strictly(move.plane, EGRESS_DOCUMENT)
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """The values in a document, by their paths."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from leaves(inner, f"{path}[{index}]")
+    else:
+        yield path, value
 
 
 @pytest.mark.parametrize("name", ["first", "third", "lonely"])
@@ -378,7 +505,7 @@ def test_pods_of_the_go_programs_end_and_new_ones_begin(move: Move) -> None:
 def test_coil_v2_takes_over_under_the_pods_conversations(move: Move) -> None:
     before = {pool: set(move.blocks(pool)) for pool in POOLS}
     leave, tables = BACK_TO_COIL_V2
-    for service in (move.controller, move.coild):
+    for service in (move.controller, move.egress_controller, move.coild):
         assert missing_rights(service.process.log) == []
     with move.undisturbed():
         move.play(leave)
@@ -388,6 +515,10 @@ def test_coil_v2_takes_over_under_the_pods_conversations(move: Move) -> None:
         move.play(tables)
     assert {pool: set(move.blocks(pool)) for pool in POOLS} == before
     assert "coil" not in move.node.kernel.run("nft", "list", "tables")
+
+
+def test_router_pods_are_as_coil_v2_has_made_them(move: Move) -> None:
+    wait_until(lambda: move.router() == move.router_of_coil_v2, what="the router pods are Coil v2's")
 
 
 @pytest.mark.parametrize("name", ["first", "sixth", "lonely"])

@@ -60,6 +60,7 @@ class Program(enum.StrEnum):
     COIL_V2_PLUGIN = "coil"
     COIL_V2_INSTALLER = "coil-installer"
     COIL_V2_IPAM_CONTROLLER = "coil-ipam-controller"
+    COIL_V2_EGRESS_CONTROLLER = "coil-egress-controller"
     COIL_V2_COILD = "coild"
 
 
@@ -74,6 +75,7 @@ COIL_V2 = (
     Program.COIL_V2_PLUGIN,
     Program.COIL_V2_INSTALLER,
     Program.COIL_V2_IPAM_CONTROLLER,
+    Program.COIL_V2_EGRESS_CONTROLLER,
     Program.COIL_V2_COILD,
 )
 """The Go programs of Coil v2 that a node is taken over from, and goes back to."""
@@ -155,6 +157,7 @@ _COIL_V2 = ModuleList(
     programs={
         Program.COIL_V2_COILD: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_COILD}", 200),
         Program.COIL_V2_IPAM_CONTROLLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_IPAM_CONTROLLER}", 5),
+        Program.COIL_V2_EGRESS_CONTROLLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_EGRESS_CONTROLLER}", 5),
         Program.COIL_V2_PLUGIN: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_PLUGIN}", 3),
         Program.COIL_V2_INSTALLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_INSTALLER}", 3),
     },

@@ -15,6 +15,7 @@ _ETH_P_ALL = 3
 _FRAME = 14
 _TYPES = {0x0800: 4, 0x86DD: 6}
 UDP, TCP, IPIP, IPV6, ICMPV6 = 17, 6, 4, 41, 58
+_DESTINATION_OPTIONS = 60
 _ND_TTL = 255  # RFC 4861: neighbour discovery has never been forwarded
 _SNAPSHOT = 256
 _BUFFER = 64 << 20
@@ -108,6 +109,9 @@ def parse_packet(data: bytes) -> Packet | None:
         source, destination = str(IPv6Address(data[8:24])), str(IPv6Address(data[24:40]))
     else:
         return None
+    if protocol == _DESTINATION_OPTIONS and len(data) >= size + 8:
+        # A tunnel's encapsulation limit (RFC 2473, 4.1.1), which stands before what the packet is of.
+        protocol, size = data[size], size + 8 * (data[size + 1] + 1)
     rest = data[size:]
     ports = (int.from_bytes(rest[:2]), int.from_bytes(rest[2:4])) if protocol in (TCP, UDP) else (0, 0)
     return Packet(source, destination, ttl, protocol, *ports, payload=rest[8:] if protocol == UDP else b"")

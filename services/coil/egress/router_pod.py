@@ -87,8 +87,7 @@ def render_container(given: Mapping[str, Any], egress_name: str, program: Router
         "name": ROUTER_CONTAINER,
         "env": [*_environment(egress_name), *_others(given.get("env"), _environment(egress_name), "name")],
         "ports": [*_PORTS, *_others(given.get("ports"), _PORTS, "name", "containerPort")],
-        # The API server makes requests of limits, and refuses limits below requests.
-        "resources": given.get("resources") or {"requests": {"cpu": "100m", "memory": "200Mi"}},
+        "resources": _resources(given.get("resources") or {}),
         "livenessProbe": _probe(given.get("livenessProbe"), "/healthz", _LIVENESS),
         "readinessProbe": _probe(given.get("readinessProbe"), "/readyz", _READINESS),
         "securityContext": _security(given.get("securityContext") or {}),
@@ -107,6 +106,18 @@ def _environment(egress_name: str) -> list[Document]:
         {"name": "COIL_EGRESS_NAME", "value": egress_name},
         {"name": "COIL_POD_ADDRESSES", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}},
     ]
+
+
+_REQUESTS: Final = {"cpu": "100m", "memory": "200Mi"}
+
+
+def _resources(given: Mapping[str, Any]) -> Document:
+    """With requests for what the template neither requests nor limits: of a limit, the API server makes the request,
+    and it would refuse a limit below ours.
+    """
+    limits = given.get("limits") or {}
+    missing = {name: amount for name, amount in _REQUESTS.items() if name not in limits}
+    return {**given, "requests": {**missing, **(given.get("requests") or {})}}
 
 
 _LIVENESS: Final[Document] = {

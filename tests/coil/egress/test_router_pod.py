@@ -74,8 +74,7 @@ def rendered(**given: Any) -> dict[str, Any]:
     [
         {"image": "mine:2", "imagePullPolicy": "Never"},
         {"args": ["--log-level=debug"]},
-        {"resources": {"limits": {"cpu": "50m"}}},
-        {"resources": {"requests": {"cpu": 2}}},
+        {"resources": {"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"cpu": 4}}},
         {"volumeMounts": [{"name": "a", "mountPath": "/a"}]},
         {"readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}},
         {"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}},
@@ -84,6 +83,22 @@ def rendered(**given: Any) -> dict[str, Any]:
 )
 def test_the_users_fields_win(given: dict[str, Any]) -> None:
     assert rendered(**given) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "requests"),
+    [
+        ({"requests": {"cpu": 2}}, {"cpu": 2, "memory": "200Mi"}),
+        ({"requests": {"memory": "1Gi"}}, {"cpu": "100m", "memory": "1Gi"}),
+        # The API server makes a request of it; with ours, it would refuse this one.
+        ({"limits": {"memory": "64Mi"}}, {"cpu": "100m"}),
+        ({"limits": {"cpu": "50m", "memory": "64Mi"}}, {}),
+        ({"claims": [{"name": "card"}], "requests": None}, {"cpu": "100m", "memory": "200Mi"}),
+    ],
+)
+def test_what_a_template_does_not_say_is_requested(given: dict[str, Any], requests: dict[str, Any]) -> None:
+    container = render_container({"resources": given}, "nat", PROGRAM)
+    assert container["resources"] == {**given, "requests": requests}
 
 
 @pytest.mark.parametrize("name", ["cybozu/coil:2.9.1", "example.com/cybozu-go/coil:2.15.0@sha256:0", "cybozu/coil"])
