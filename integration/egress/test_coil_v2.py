@@ -176,7 +176,7 @@ def assert_taken_over(world: World, egress: EgressUnderTest, client: RunningPod,
             for version in client.addresses
         ]
         go.close()
-        wait_until(lambda: ours(client.kernel), what="our coild has its rules in the client", timeout=PATIENCE)
+        wait_until(lambda: is_taken_over(client.kernel), what="our coild has been in the client", timeout=PATIENCE)
         for conversation in talking:
             conversation.goes_on()
     assert [conversation.seen for conversation in talking] == [{address} for address in router.addresses.values()]
@@ -195,12 +195,13 @@ def wait_for_tunnel(world: World, egress: EgressUnderTest, client: RunningPod) -
 
 def tunnels_of(kernel: KernelState) -> dict[str, int]:
     """The links of the tunnels, with their indexes."""
-    return {link["ifname"]: link["ifindex"] for link in kernel.ip("link", "show") if link["ifname"].startswith("fou")}
+    links = kernel.ip("link", "show")
+    return {link["ifname"]: link["ifindex"] for link in links if link["ifname"].startswith(("fou4_", "fou6_"))}
 
 
-def ours(kernel: KernelState) -> bool:
-    """Whether rules have our protocol, which Coil v2 gives none."""
-    return "proto 30" in kernel.run("ip", "rule", "show")
+def is_taken_over(kernel: KernelState) -> bool:
+    """Whether new links believe no router advertisement, which Coil v2 lets them do."""
+    return kernel.sysctl("net/ipv6/conf/default/accept_ra") == "0"
 
 
 @contextmanager
