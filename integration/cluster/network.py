@@ -183,6 +183,10 @@ class Network:
             # An API server may listen at the host's address on another network.
             namespaces.run("ip", "route", "add", str(_RANGE), "via", str(self.host4))
 
+    def detach(self, port: str) -> None:
+        """Take a machine's link away: another one may have its port and its addresses. Raises NetworkError."""
+        self.fabric.run("ip", "link", "delete", port)
+
     def _be_gateway(self) -> None:
         """Have the fabric answer for the world: a router without a way out."""
         self.fabric.set_sysctls(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])

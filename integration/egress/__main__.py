@@ -27,15 +27,18 @@ def main(arguments: Sequence[str]) -> int:
     """pytest's exit code, or 1 when packets have left the machine; 125 when it could not be run."""
     FOLDER.mkdir(parents=True, exist_ok=True)  # a guest shares nothing else that it writes
     try:
-        coil_v2 = [locate(COIL_V2)[Program.COIL_V2_COILD].parent] if os.environ.get(COIL_V2_VARIABLE) else []
+        # Built here and carried along: under emulation the compiler would take minutes.
+        payload = [plugin_executable()]
+        environment = dict(os.environ)
+        if environment.get(COIL_V2_VARIABLE):
+            coil_v2 = locate(COIL_V2)[Program.COIL_V2_COILD].parent
+            payload.append(coil_v2)
+            environment[COIL_V2_VARIABLE] = str(coil_v2)
         with UplinkWatch() as watch, start_outside() as (description, path):
             code = run_with_fou(
                 [*PYTEST, *(arguments or ["integration/egress"])],
-                # Built here and carried along: under emulation the compiler would take minutes.
-                terms=Terms(
-                    timeout=TIMEOUT, results=FOLDER, payload=[description.proxy, plugin_executable(), *coil_v2]
-                ),
-                environment={**os.environ, VARIABLE: str(path), COIL_V2_VARIABLE: "".join(map(str, coil_v2))},
+                terms=Terms(timeout=TIMEOUT, results=FOLDER, payload=[description.proxy, *payload]),
+                environment=environment | {VARIABLE: str(path)},
             )
         if leaks := watch.leaks():
             print(describe_leaks(leaks), file=sys.stderr)

@@ -12,12 +12,18 @@ from typing import Protocol
 from integration.cluster.family import Address
 from integration.cluster.network import Namespaces, Network
 from integration.cluster.workspace import Workspace
+from integration.egress.capture import Packet
 
 INDEX = 90
 ADDRESSES = {4: "203.0.113.10", 6: "2001:db8:113::10"}
 NEIGHBOURS = {4: "203.0.113.77", 6: "2001:db8:113::77"}
 """More addresses of it, outside what narrowed destinations have."""
 NETWORKS = {4: "203.0.113.0/24", 6: "2001:db8:113::/64"}
+
+
+def tunnelled(packet: Packet) -> bool:
+    """Whether it is in a tunnel and for the usual address of the host outside."""
+    return packet.inner is not None and packet.inner.destination in ADDRESSES.values()
 
 
 class Machine(Protocol):

@@ -5,10 +5,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from integration.egress.capture import Capture, Packet
+from integration.egress.capture import Capture
 from integration.egress.chained import SUBNETS, chained_station
 from integration.egress.conversation import Conversation, ask
-from integration.egress.external_host import ADDRESSES, learn_routes
+from integration.egress.external_host import ADDRESSES, learn_routes, tunnelled
 from integration.egress.pod import RunningPod
 from integration.egress.station import Station
 from integration.egress.test_change import wait_seen
@@ -22,10 +22,6 @@ pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 def chained(world: World) -> Iterator[Station]:
     with chained_station(world) as station:
         yield station
-
-
-def wrapped(packet: Packet) -> bool:
-    return packet.inner is not None and packet.inner.destination in ADDRESSES.values()
 
 
 def is_of_the_plugin(pod: RunningPod) -> bool:
@@ -50,7 +46,7 @@ def test_clients_and_a_router_whose_addresses_are_another_plugins(world: World, 
             for asking in (client, elsewhere):
                 with Capture(asking.netns) as wire:
                     assert ask(asking, world.external, outside) == router.addresses[version]
-                    wire.wait_for(wrapped, what="of the tunnel")
+                    wire.wait_for(tunnelled, what="of the tunnel")
             assert ask(plain, world.external, outside) == plain.addresses[version]
         # A coild that starts again finds the other plugin's pods, and changes nothing under them.
         [first, *_] = client.addresses

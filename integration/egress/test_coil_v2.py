@@ -15,10 +15,9 @@ from integration.egress.capture import Capture
 from integration.egress.chained import chained_station
 from integration.egress.coil_v2 import go_coild_command, grant_coil_v2
 from integration.egress.conversation import Conversation, ask
-from integration.egress.external_host import ADDRESSES, NETWORKS, learn_routes
+from integration.egress.external_host import ADDRESSES, NETWORKS, learn_routes, tunnelled
 from integration.egress.pod import RunningPod
 from integration.egress.station import PATIENCE, Station
-from integration.egress.test_chained import wrapped
 from integration.egress.test_change import wait_seen
 from integration.egress.world import EgressUnderTest, World
 from integration.go_coild import Generation, GoClient, GoCoild, GoPod
@@ -27,8 +26,8 @@ from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.slow]
 
-NARROW: Final = "198.51.100.0/24"
-"""A destination more."""
+ADDED: Final = "198.51.100.0/24"
+"""A destination that an Egress has for a while."""
 _DRAWN: Final = {"ifindex", "link_index", "link_netnsid", "link", "permaddr"}
 _SYSCTLS: Final = (
     *("ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter", "ipv4/conf/eth0/rp_filter"),
@@ -71,13 +70,11 @@ def test_an_originating_only_client_is_what_is_recorded_and_is_taken_over(
         go.enter_context(station.other_coild(command))
         with world.client(egress.name, station=world.stations.index(station)) as client:
             twin = recorded_client(station, egress, client)
+            usual = client_facts(twin)
             recorded_of(egress, client).answer_where_asked(twin)
-            before = client_facts(client.kernel)
-            assert_same(before, client_facts(twin))
+            assert_same(client_facts(client.kernel), client_facts(twin))
             assert_taken_over(world, egress, client, go)
-            own = {line for line in before if line.startswith("nft") or "1000" in line}
-            assert own
-            assert own <= client_facts(client.kernel)
+            assert client_facts(twin) - usual <= client_facts(client.kernel)
 
 
 def test_a_client_behind_another_plugin_is_what_is_recorded_and_is_taken_over(
@@ -97,24 +94,13 @@ def test_the_go_coild_follows_the_egress_for_a_client_of_ours(
     world: World, egress: EgressUnderTest, station: Station
 ) -> None:
     """It keeps rules and tunnels, as it finds what it looks for, and changes the routes."""
-    with world.client(egress.name, station=world.stations.index(station)) as client, named(station, client):
-        wait_for_tunnel(world, egress, client)
-        tunnels = tunnels_of(client.kernel)
-        with ExitStack() as stack:
-            talking = [
-                stack.enter_context(Conversation(client, world.external, ADDRESSES[version]))
-                for version in client.addresses
-            ]
-            stack.enter_context(station.other_coild(go_coild_command(world, station)))
-            everything = [NETWORKS[version] for version in client.addresses]
-            egress.change(destinations=[*everything, NARROW])
-            wait_until(lambda: NARROW in client.kernel.destinations("118"), what="it has one more", timeout=PATIENCE)
-            egress.change(destinations=everything)
-            wait_until(lambda: NARROW not in client.kernel.destinations("118"), what="it is gone", timeout=PATIENCE)
-            for conversation in talking:
-                conversation.goes_on()
-        assert tunnels_of(client.kernel) == tunnels
-        wait_for_tunnel(world, egress, client)
+    with (
+        world.client(egress.name, station=world.stations.index(station)) as client,
+        named(station, client),
+        talking(world, egress, client),
+        station.other_coild(go_coild_command(world, station)),
+    ):
+        assert_followed(egress, client)
 
 
 def recorded_of(egress: EgressUnderTest, client: RunningPod) -> GoClient:
@@ -166,21 +152,40 @@ def client_facts(kernel: KernelState) -> set[str]:
 
 
 def assert_taken_over(world: World, egress: EgressUnderTest, client: RunningPod, go: ExitStack) -> None:
-    """Our coild takes the place of the one that `go` ends, while the client talks through its tunnels."""
+    """Our coild takes the place of the one that `go` ends, and follows the Egress in its place."""
+    with talking(world, egress, client):
+        go.close()
+        assert_followed(egress, client)
+
+
+@contextmanager
+def talking(world: World, egress: EgressUnderTest, client: RunningPod) -> Iterator[None]:
+    """The client talks to the host outside through all of the block and loses nothing; it keeps its tunnels."""
     wait_for_tunnel(world, egress, client)
     tunnels = tunnels_of(client.kernel)
     [router] = egress.routers()
-    with ExitStack() as talks:
-        talking = [
-            talks.enter_context(Conversation(client, world.external, ADDRESSES[version]))
+    with ExitStack() as stack:
+        conversations = {
+            version: stack.enter_context(Conversation(client, world.external, ADDRESSES[version]))
             for version in client.addresses
-        ]
-        go.close()
-        wait_until(lambda: is_taken_over(client.kernel), what="our coild has been in the client", timeout=PATIENCE)
-        for conversation in talking:
+        }
+        yield
+        for conversation in conversations.values():
             conversation.goes_on()
-    assert [conversation.seen for conversation in talking] == [{address} for address in router.addresses.values()]
+    assert {version: each.seen for version, each in conversations.items()} == {
+        version: {router.addresses[version]} for version in client.addresses
+    }
     assert tunnels_of(client.kernel) == tunnels
+    wait_for_tunnel(world, egress, client)
+
+
+def assert_followed(egress: EgressUnderTest, client: RunningPod) -> None:
+    """A destination that the Egress gets and loses is one of the client's, and is none any more."""
+    before = [NETWORKS[version] for version in client.addresses]
+    egress.change(destinations=[*before, ADDED])
+    wait_until(lambda: ADDED in client.kernel.destinations("118"), what="it has one more", timeout=PATIENCE)
+    egress.change(destinations=before)
+    wait_until(lambda: ADDED not in client.kernel.destinations("118"), what="it is gone", timeout=PATIENCE)
 
 
 def wait_for_tunnel(world: World, egress: EgressUnderTest, client: RunningPod) -> None:
@@ -190,18 +195,13 @@ def wait_for_tunnel(world: World, egress: EgressUnderTest, client: RunningPod) -
         wait_seen(world, client, version, router.addresses[version])
         with Capture(client.netns) as wire:
             assert ask(client, world.external, ADDRESSES[version]) == router.addresses[version]
-            wire.wait_for(wrapped, what="of the tunnel")
+            wire.wait_for(tunnelled, what="of the tunnel")
 
 
 def tunnels_of(kernel: KernelState) -> dict[str, int]:
     """The links of the tunnels, with their indexes."""
     links = kernel.ip("link", "show")
     return {link["ifname"]: link["ifindex"] for link in links if link["ifname"].startswith(("fou4_", "fou6_"))}
-
-
-def is_taken_over(kernel: KernelState) -> bool:
-    """Whether new links believe no router advertisement, which Coil v2 lets them do."""
-    return kernel.sysctl("net/ipv6/conf/default/accept_ra") == "0"
 
 
 @contextmanager

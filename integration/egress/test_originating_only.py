@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from integration.egress.capture import Capture, Packet
+from integration.egress.capture import Capture
 from integration.egress.conversation import ask
-from integration.egress.external_host import ADDRESSES, family_of
+from integration.egress.external_host import ADDRESSES, family_of, tunnelled
 from integration.egress.outside import CLIENT_NAMESPACE
 from integration.egress.pod import SECONDS, RunningPod
 from integration.egress.world import EgressUnderTest, World
@@ -105,16 +105,13 @@ def test_who_comes_in_by_a_nodes_port_is_answered_from_there(world: World, egres
     [router] = egress.routers()
     station = world.stations.index(router.station)
 
-    def wrapped_answer(packet: Packet) -> bool:
-        return packet.inner is not None and packet.inner.destination in ADDRESSES.values()
-
     with published(world, egress, station=station) as client:
         # Unless it is asked for, the answer takes the tunnel: what is shown below is not so anyway.
         for version, server in client.sockets.items():
             asking, peer = client.ask(version)
             with asking, Capture(client.pod.netns) as wire:
                 server.sendto(b"answer", peer)
-                wire.wait_for(wrapped_answer, what="of the tunnel")
+                wire.wait_for(tunnelled, what="of the tunnel")
     with (
         world.stations[station].coild_with("--enable-originating-only"),
         published(world, egress, station=station) as client,
@@ -126,6 +123,6 @@ def test_who_comes_in_by_a_nodes_port_is_answered_from_there(world: World, egres
                     assert peer[0] == ADDRESSES[version]
                     server.sendto(b"answer", peer)
                     assert asking.recv(64) == b"answer"
-            assert not wire.select(wrapped_answer)
+            assert not wire.select(tunnelled)
             # What the client itself begins takes the tunnel as ever.
             assert ask(client.pod, world.external, ADDRESSES[version]) == router.addresses[version]

@@ -78,8 +78,9 @@ class World:
                     world.remove(station)
 
     def remove(self, station: Station) -> None:
-        """The node is gone from the cluster."""
+        """The node is gone from the cluster, and from the network."""
         station.wired.destroy_sandboxes()
+        self._network.detach(station.name)
         self.api.delete(f"/api/v1/nodes/{station.name}")
 
     @contextmanager

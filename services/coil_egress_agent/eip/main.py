@@ -247,7 +247,7 @@ async def _watch_bypass(overlay: OverlayNetwork, reporter: TunnelReporter, *, lo
             told = text
         else:
             if condition.status != "False" and condition.message != told:
-                log.warning("policies may have no effect on this node", reason=condition.message)
+                log.warning("what pods send may go past policies", reason=condition.message)
             told = condition.message
             reporter.tell_condition(condition)
         await asyncio.sleep(LOOK_SECONDS)
