@@ -18,7 +18,8 @@ from integration.vm.kernel import KernelError
 from integration.vm.machine import MachineError
 from integration.vm.run import Terms, run_with_fou
 
-TIMEOUT = 3600.0
+TIMEOUT = 7200.0
+"""Seconds. The session `egress_slow` takes about an hour in emulation; the boot and each test have their own bounds."""
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout=1800"]
 """With a bound for each test that emulation does not reach."""
 
