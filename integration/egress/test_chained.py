@@ -11,7 +11,6 @@ from integration.egress.conversation import Conversation, ask
 from integration.egress.external_host import ADDRESSES, learn_routes, tunnelled
 from integration.egress.pod import RunningPod
 from integration.egress.station import Station
-from integration.egress.test_change import wait_seen
 from integration.egress.world import EgressUnderTest, World
 from integration.kernel_state import POD_TABLE
 
@@ -67,4 +66,4 @@ def test_a_client_of_a_router_with_addresses_of_coils(world: World, chained: Sta
         for names, seen in (((egress.name,), router), ((), client)):
             world.annotate(client, *names)
             for version in client.addresses:
-                wait_seen(world, client, version, seen.addresses[version])
+                world.await_seen(client, version, seen.addresses[version])

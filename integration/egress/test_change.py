@@ -15,17 +15,6 @@ from integration.patience import wait_until
 pytestmark = pytest.mark.kernel
 
 
-def wait_seen(world: World, client: RunningPod, version: int, whom: str, *, address: str = "") -> None:
-    """Until the host sees what the client sends come from there; its usual address unless another is given."""
-    target = address or ADDRESSES[version]
-    wait_until(
-        lambda: sees(client, world.external, target, whom),
-        what=f"{client.sandbox.pod.name} is seen as {whom} by {target}",
-        timeout=PATIENCE,
-        pause=PAUSE,
-    )
-
-
 @pytest.mark.slow
 def test_destinations_are_narrowed_under_a_running_flow(world: World) -> None:
     with world.egress() as egress, world.client(egress.name) as client:
@@ -33,7 +22,7 @@ def test_destinations_are_narrowed_under_a_running_flow(world: World) -> None:
         assert ask(client, world.external, NEIGHBOURS[4]) == router.addresses[4]
         with Conversation(client, world.external, ADDRESSES[4]) as conversation:
             egress.change(destinations=[f"{ADDRESSES[4]}/32"])
-            wait_seen(world, client, 4, client.addresses[4], address=NEIGHBOURS[4])
+            world.await_seen(client, 4, client.addresses[4], address=NEIGHBOURS[4])
             conversation.goes_on()
         assert conversation.seen == {router.addresses[4]}
         assert ask(client, world.external, ADDRESSES[6]) == client.addresses[6]
@@ -66,7 +55,7 @@ def test_another_client_comes_and_goes_unnoticed(world: World, egress: EgressUnd
     with Conversation(client, world.external, ADDRESSES[4]) as conversation:
         with world.client(egress.name, station=1) as other:
             for version in (4, 6):
-                wait_seen(world, other, version, router.addresses[version])
+                world.await_seen(other, version, router.addresses[version])
             assert len(tunnels()) == len(before) + 2
         wait_until(lambda: tunnels() == before, what="the tunnels to it go", timeout=PATIENCE, pause=PAUSE)
         conversation.goes_on()
@@ -119,11 +108,11 @@ def test_an_address_of_a_finished_pod_is_anothers_now(world: World, egress: Egre
         world.kubelet.finish(first)
         with world.client(egress.name, namespace=SINGLE_NAMESPACE) as second:
             assert second.addresses == first.addresses
-            wait_seen(world, second, 4, router.addresses[4])
+            world.await_seen(second, 4, router.addresses[4])
             with Conversation(second, world.external, ADDRESSES[4]) as conversation:
                 world.forget(first)
                 with world.client(egress.name, station=1) as later:
                     # The agent has seen the deletion, when it has seen what came after it.
-                    wait_seen(world, later, 4, router.addresses[4])
+                    world.await_seen(later, 4, router.addresses[4])
                 conversation.goes_on()
             assert conversation.seen == {router.addresses[4]}

@@ -18,7 +18,6 @@ from integration.egress.conversation import Conversation, ask
 from integration.egress.external_host import ADDRESSES, NETWORKS, learn_routes, tunnelled
 from integration.egress.pod import RunningPod
 from integration.egress.station import PATIENCE, Station
-from integration.egress.test_change import wait_seen
 from integration.egress.world import EgressUnderTest, World
 from integration.go_coild import Generation, GoClient, GoCoild, GoPod
 from integration.kernel_state import KernelState, render_facts
@@ -192,7 +191,7 @@ def wait_for_tunnel(world: World, egress: EgressUnderTest, client: RunningPod) -
     """Return when the host outside sees the router in the client's place, and a packet of it was in a tunnel."""
     [router] = egress.routers()
     for version in client.addresses:
-        wait_seen(world, client, version, router.addresses[version])
+        world.await_seen(client, version, router.addresses[version])
         with Capture(client.netns) as wire:
             assert ask(client, world.external, ADDRESSES[version]) == router.addresses[version]
             wire.wait_for(tunnelled, what="of the tunnel")

@@ -10,7 +10,6 @@ from integration.egress.conversation import DISCARD_PORT, DatagramSender, ask
 from integration.egress.external_host import ADDRESSES
 from integration.egress.pod import RunningPod
 from integration.egress.station import PATIENCE, PAUSE
-from integration.egress.test_change import wait_seen
 from integration.egress.world import World
 from integration.patience import wait_until
 
@@ -81,7 +80,7 @@ def test_what_a_deleted_egress_was_for_is_held_back_until_it_returns_or_the_anno
         egress.create()
         [router] = egress.routers()
         for version, address in router.addresses.items():
-            wait_seen(world, client, version, address)
+            world.await_seen(client, version, address)
         assert seen_outside(outside, client) == set()
 
         egress.delete()

@@ -10,12 +10,14 @@ from typing import Any
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
 from integration.egress.api import Api, ApiError, Document
+from integration.egress.conversation import sees
 from integration.egress.description import Description
-from integration.egress.external_host import NETWORKS, ExternalHost
+from integration.egress.external_host import ADDRESSES, NETWORKS, ExternalHost
 from integration.egress.kubelet import Kubelet
 from integration.egress.outside import CLIENT_NAMESPACE, EGRESS_NAMESPACE
 from integration.egress.pod import RunningPod
-from integration.egress.station import Station
+from integration.egress.station import PATIENCE, PAUSE, Station
+from integration.patience import wait_until
 from integration.vm.passage import ensure_passage
 
 EGRESSES = f"/apis/coil.cybozu.com/v2/namespaces/{EGRESS_NAMESPACE}/egresses"
@@ -180,6 +182,16 @@ class World:
     def pod(self, uid: str) -> RunningPod | None:
         """The pod, if it runs."""
         return next((pod for pod in self.kubelet.pods if pod.uid == uid), None)
+
+    def await_seen(self, client: RunningPod, version: int, whom: str, *, address: str = "") -> None:
+        """Until the host sees what the client sends come from there; its usual address unless another is given."""
+        target = address or ADDRESSES[version]
+        wait_until(
+            lambda: sees(client, self.external, target, whom),
+            what=f"{client.sandbox.pod.name} is seen as {whom} by {target}",
+            timeout=PATIENCE,
+            pause=PAUSE,
+        )
 
 
 @dataclass(slots=True)
