@@ -28,7 +28,6 @@ from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.egressgateway import AGENT_LABELS
 from coil.eip.eip_table import EipTableOptions, forward_shim
 from coil.eip.gateway_lease import lease_name
-from coil.eip.policy_bypass import bypass_condition
 from coil.eip.slice_packing import is_finished
 from coil.kernel.packet_filter import ForwardedPacket
 from coil.kernel.wireguard import WIREGUARD_LINK
@@ -40,13 +39,14 @@ from coil.netlink.conntrack import FlowTable
 from coil.netlink.node_sysctl import NodeSysctls
 from coil.netlink.overlay import OverlayNetwork
 from coil.netlink.worker import open_worker
-from coil.nft.forward_watch import LOOK_SECONDS, ForwardWatch, read_hooks
+from coil.nft.forward_watch import ForwardWatch, read_hooks
 from coil.runtime.flag import parse_settings
 from coil.runtime.log import describe_error, make_logger
 from coil.runtime.process import Process, run
 from coil_egress_agent.eip.address_source import AddressSourceGuard
 from coil_egress_agent.eip.announcer import Announcer
 from coil_egress_agent.eip.applier import Applier, Deps
+from coil_egress_agent.eip.bypass_watch import BypassWatch
 from coil_egress_agent.eip.change_tracker import BY_POLICY, ENDPOINT_SLICES, Caches, ChangeTracker, index_by_policy
 from coil_egress_agent.eip.connection_prober import ConnectionProber
 from coil_egress_agent.eip.data_plane_builder import DataPlaneBuilder
@@ -193,7 +193,7 @@ async def assemble(settings: Settings, process: Process) -> None:
         "applier": applier.run,
         "former-gateway": partial(former.run, applier.look_around),
         "resync": partial(_resync, settings, applier, log=log),
-        "bypass-watch": partial(_watch_bypass, overlay, reporter, log=log),
+        "bypass-watch": BypassWatch(overlay.link_names, note=reporter.tell_condition, log=log).run,
         "forward-watch": (
             await _watch_forwarding(
                 settings, process, ForwardedSources(node_pods, gateways, slices, node=node), reporter, metrics=metrics
@@ -233,24 +233,6 @@ async def _watch_forwarding(
         errors=KERNEL_ERRORS,
         log=process.log,
     )
-
-
-async def _watch_bypass(overlay: OverlayNetwork, reporter: TunnelReporter, *, log: FilteringBoundLogger) -> None:
-    """Other data planes come with their links, and go with them."""
-    told = ""  # the message or the error that was logged last: the same one is not logged at each look
-    while True:
-        try:
-            condition = bypass_condition(await overlay.link_names())
-        except KERNEL_ERRORS as error:
-            if (text := describe_error(error)) != told:
-                log.warning("not looked for data planes that bypass policies", error=text)
-            told = text
-        else:
-            if condition.status != "False" and condition.message != told:
-                log.warning("what pods send may go past policies", reason=condition.message)
-            told = condition.message
-            reporter.tell_condition(condition)
-        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _await_permission(
