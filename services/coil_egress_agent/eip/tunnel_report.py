@@ -50,10 +50,14 @@ class MeshReport:
 
 
 def parent_texts(parent: ParentLink, node_addresses: Collection[str]) -> Mapping[str, str]:
-    """`status.tunnel.parent` as it is written: of each family the Node's own address, which peers insist on."""
+    """`status.tunnel.parent` as it is written: of each family the Node's own address, which peers insist on,
+    or else the link's first that leads further than the link.
+    """
     texts = {"name": str(parent.name), "ipv4": "", "ipv6": ""}
     known = {parse_address(text) for text in node_addresses}
     for interface in sorted(parent.interfaces, key=lambda interface: interface.ip not in known):
+        if interface.is_link_local and interface.ip not in known:
+            continue
         key = f"ipv{interface.version}"
         texts[key] = texts[key] or str(interface)
     return texts

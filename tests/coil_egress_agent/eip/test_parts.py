@@ -37,7 +37,7 @@ from coil_egress_agent.eip.mesh import (
 from coil_egress_agent.eip.metric import NodeMetrics
 from coil_egress_agent.eip.node_assignment import EgressPath, LeaseState, plan_assignment, plan_paths
 from coil_egress_agent.eip.settings import Settings
-from coil_egress_agent.eip.tunnel_report import MeshReport, plan_report
+from coil_egress_agent.eip.tunnel_report import MeshReport, parent_texts, plan_report
 from tests.coil_egress_agent.eip.memory_node import PARENT, Journal, MemoryOverlay, MemoryTables
 from tests.coil_egress_agent.eip.node_scene import LABELS, NODE, eip, gateway, listed, policy, ref, tunnel
 
@@ -200,6 +200,13 @@ def test_of_a_links_addresses_the_nodes_own_is_told() -> None:
     patch = plan_report(node, MeshReport(working=True, parent=replace(PARENT, interfaces=interfaces)), now=NOW)
     assert patch is not None
     assert patch["status"]["tunnel"] == {"parent": {"name": "eth0", "ipv4": "10.6.0.2/16", "ipv6": "fd06::2/64"}}
+
+
+def test_an_address_of_the_link_alone_is_not_told_unless_it_is_the_nodes() -> None:
+    """Nodes of a cluster without IPv6 have one nevertheless."""
+    parent = replace(PARENT, interfaces=tuple(map(ip_interface, ("fe80::1/64", "10.6.0.1/16"))))
+    assert parent_texts(parent, ("10.6.0.1",)) == {"name": "eth0", "ipv4": "10.6.0.1/16", "ipv6": ""}
+    assert parent_texts(parent, ("fe80::1",)) == {"name": "eth0", "ipv4": "10.6.0.1/16", "ipv6": "fe80::1/64"}
 
 
 def test_nothing_is_said_twice() -> None:
