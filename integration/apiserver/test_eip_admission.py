@@ -286,6 +286,31 @@ def test_to_select_pods_by_address_takes_a_right(town: Town) -> None:
     assert town.create(town.shop, **spec)[0] == 422
 
 
+def test_to_name_addresses_of_the_cluster_takes_the_same_right(town: Town) -> None:
+    """Its pods would be reached with an address that no NetworkPolicy of theirs knows."""
+    name, networks = f"{town.prefix}-pods", ["10.244.77.0/24", "fd44:77::/64"]
+    spec = {"podCIDR": networks[0], "podCIDRs": networks}
+    apply(town.plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
+
+    def refused(tenant: Tenant, network: str) -> list[str]:
+        status, answer = town.create(tenant, egressGatewayName=town.shared, destSubnet=["203.0.113.7/32", network])
+        return list(causes(answer).values()) if status == 422 else []
+
+    trusted = Tenant(town.plane, town.world.add_namespace(), EDIT, "coil-egressgatewaypolicy-podsubnet")
+    try:
+        for network in networks:
+            # The controller hears of the Node by a watch, and the API server of the binding.
+            wait_until(lambda network=network: refused(town.shop, network), what="it is refused")  # type: ignore[misc]
+            [message] = refused(town.shop, network)
+            assert message.startswith(f"{network} belongs to the pods of the Node {name!r}, which takes the right to")
+            wanted: Fields = {"egressGatewayName": town.shared, "destSubnet": [network]}
+            wait_until(lambda wanted=wanted: town.create(trusted, **wanted)[0] == 201, what="the right is granted")  # type: ignore[misc]
+            assert refused(town.shop, network) == [message]
+    finally:
+        town.plane.kubectl("delete", "node", name)
+    wait_until(lambda: refused(town.shop, networks[0]) == [], what="it is an address as any other")
+
+
 def test_a_namespace_has_its_share_and_no_more(town: Town) -> None:
     """What is refused names the limit and the value in use; the next tenant's share is its own."""
     greedy = Tenant(town.plane, town.world.add_namespace(), EDIT)
