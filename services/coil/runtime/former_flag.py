@@ -14,6 +14,7 @@ _KLOG: Final = (
     "-v",
     "--v",
     "--vmodule",
+    "--alsologtostderrthreshold",
     "--log_backtrace_at",
     "--log_dir",
     "--log_file",
@@ -80,13 +81,17 @@ _CERTIFICATES: Final = (
 )
 """The controllers always renew their certificates, and read those of others again when they change."""
 
+_ROUTE_SYNC_INTERVAL: Final = _renamed("--update-interval", "route_sync_interval")
+
 COILD: Final = (
     *_LOGGING,
     *_BACKEND,
     FormerFlag("--register-from-main", _nothing, boolean=True),
-    _renamed("--update-interval", "route_sync_interval"),
+    _ROUTE_SYNC_INTERVAL,
 )
-"""`--update-interval` is coil-router's, whose work coild does with `--route-sync`."""
+
+ROUTER: Final = (*_LOGGING, _ROUTE_SYNC_INTERVAL, _renamed("--protocol-id", "route_sync_protocol_id"))
+"""coil-router, whose work coild does with `--route-sync`: coild has another `--protocol-id`, of its own routes."""
 
 IPAM_CONTROLLER: Final = (*_LOGGING, *_CERTIFICATES)
 

@@ -33,7 +33,7 @@ PROGRAMS: Final = {
     "coil-egress-controller": _Successor("egress", former_flag.EGRESS_CONTROLLER),
     "coil-controller": _Successor("ipam", former_flag.IPAM_CONTROLLER),
     "coild": _Successor("coild", former_flag.COILD),
-    "coil-router": _Successor("coild", former_flag.COILD),
+    "coil-router": _Successor("coild", former_flag.ROUTER),
 }
 """By command."""
 
@@ -70,7 +70,10 @@ _VALUES: Final[Mapping[str, Callable[[str], Values]]] = {
 }
 """Flags here for which the chart has values."""
 _EXTRA: Final = frozenset(
-    {"--pod-rule-prio", "--pod-table-id", "--protocol-id", "--gc-interval", "--route-sync-interval"}
+    {
+        *("--pod-rule-prio", "--pod-table-id", "--protocol-id", "--gc-interval"),
+        *("--route-sync-interval", "--route-sync-protocol-id"),
+    }
 )
 """Flags here for which it has none."""
 _BOOLEANS: Final = frozenset(
@@ -87,6 +90,8 @@ _DEFAULTS: Final = {
     "--pod-rule-prio": "2000",
     "--pod-table-id": "116",
     "--protocol-id": "30",
+    "--route-sync-interval": "1m",
+    "--route-sync-protocol-id": "31",
     "--gc-interval": "1h0m0s",
 }
 """Of the programs there, and of these."""

@@ -34,6 +34,8 @@ COMMANDS = """
 coild --zap-stacktrace-level=panic --enable-ipam=true --enable-egress=true
 coild --zap-stacktrace-level=panic
 coild --compat-calico
+coild --zap-stacktrace-level=panic --enable-ipam=false --enable-egress=true --pod-table-id=255 --protocol-id=2
+coild --alsologtostderrthreshold=ERROR
 coild --zap-stacktrace-level=panic --enable-ipam=false --enable-egress=true --pod-table-id=0 --protocol-id=2
 coild --enable-ipam=false --enable-egress=true --enable-nft=true --pod-table-id=0 --protocol-id=2
 coild --enable-ipam=false --pod-table-id=0 --protocol-id=2 --backend=nftables --enable-originating-only=true
