@@ -10,8 +10,10 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from coil.crd.names import NodeName
 from coil.eip.eip_table import TUNNEL_PORT, EipTableOptions, forward_shim, plan_eip_tables
 from coil.eip.tunnel_plan import Peer
+from coil.kernel.link import MacAddress
 from coil.nft.element_sync import load_elements
 from integration.netns.eip_world import (
     EIPS,
@@ -19,6 +21,7 @@ from integration.netns.eip_world import (
     GATEWAY_NODE,
     LOCAL_POD,
     MACS,
+    MARKS,
     OTHER_EIPS,
     OTHER_SERVER,
     POD,
@@ -313,10 +316,10 @@ def test_a_stranger_in_the_tunnel(world: EipWorld, version: int) -> None:
     world.tell([view()])
     world.load()
     other = Peer(node=SOURCE_NODE, mark=0x26000300, mac=MACS[GATEWAY_NODE], addresses=UNDERLAY[SOURCE_NODE])
-    for peers, counter in (([], "dropped_foreign"), ([other], "dropped_stray")):
+    for peers in ([], [other]):
         world.indexes[GATEWAY_NODE].set_peers(peers)
         world.change()
-        lost(world, version, counter, at=world.gateway)
+        lost(world, version, "dropped_foreign", at=world.gateway)
 
 
 @both_families
@@ -440,10 +443,10 @@ MASQUERADE = """table inet masquerading {
 """As other CNI plugins do it."""
 
 
-def in_tunnel(packet: bytes) -> bytes:
-    """The packet as the source node sends it to the gateway through the tunnel (RFC 7348)."""
+def in_tunnel(packet: bytes, *, mac: MacAddress = MACS[SOURCE_NODE]) -> bytes:
+    """The packet as the node with that tunnel sends it to the gateway through the tunnel (RFC 7348)."""
     ether_type = IPV4 if packet[0] >> 4 == 4 else IPV6
-    frame = octets(MACS[GATEWAY_NODE]) + octets(MACS[SOURCE_NODE]) + struct.pack("!H", ether_type) + packet
+    frame = octets(MACS[GATEWAY_NODE]) + octets(mac) + struct.pack("!H", ether_type) + packet
     return struct.pack("!II", 0x08000000, 100 << 8) + frame
 
 
@@ -469,6 +472,34 @@ def test_nobody_but_nodes_speaks_through_the_tunnel(world: EipWorld, version: in
                 wait_for(
                     lambda node=node, before=before: packets(node, "coil-eip")["dropped_foreign"] == before + 1  # type: ignore[misc]
                 )
+        answering.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            answering.recv(64)
+
+
+@both_families
+def test_a_node_speaks_in_its_own_name_only(world: EipWorld, version: int) -> None:
+    """Whoever has root on one node knows the hardware addresses of all tunnels."""
+    world.tell([view()])
+    third = Peer(
+        node=NodeName("third"),
+        mark=0x26000300,
+        mac=MacAddress("02:00:00:00:00:03"),
+        addresses=(ip_address("172.16.0.3"),),
+    )
+    own = Peer(node=SOURCE_NODE, mark=MARKS[SOURCE_NODE], mac=MACS[SOURCE_NODE], addresses=UNDERLAY[SOURCE_NODE])
+    world.indexes[GATEWAY_NODE].set_peers([own, third])
+    world.load()
+    packet = udp(ip_address(POD[version]), ip_address(SERVER[version]), dport=7)
+    with datagram(world.server, version) as answering:
+        answering.bind((SERVER[version], 7))
+        answering.settimeout(_SECONDS)
+        for mac, arrives in ((own.mac, True), (third.mac, False), (own.mac, True)):
+            before = packets(world.gateway, "coil-eip")["dropped_foreign"]
+            send_to_tunnel(world.source, 4, in_tunnel(packet, mac=mac))
+            if arrives:
+                assert answering.recvfrom(64)[1][0] == EIPS[version]
+            wait_for(lambda: packets(world.gateway, "coil-eip")["dropped_foreign"] == before + (not arrives))  # noqa: B023
         answering.setblocking(False)
         with pytest.raises(BlockingIOError):
             answering.recv(64)

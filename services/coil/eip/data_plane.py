@@ -31,6 +31,7 @@ from coil.eip.eip_set import (
     NODE_IPS,
     NODES,
     OPEN,
+    PEERS,
     SETS,
     SOLICITED,
     shard_of,
@@ -166,7 +167,7 @@ class DataPlaneIndex:
         marks = {peer.node: peer.mark for peer in peers}
         changed = {node for node in marks.keys() | self._marks.keys() if marks.get(node) != self._marks.get(node)}
         self._marks = marks
-        self._ledger.write("peers", {NODES: {str(peer.mac): peer.mark for peer in peers}, **_mesh_elements(peers)})
+        self._ledger.write("peers", _mesh_elements(peers))
         if changed:
             for ref, policy in self._policies.items():
                 if policy.node in changed:
@@ -483,11 +484,14 @@ def solicited_node(address: str) -> str:
     return str(IPv6Address(_SOLICITED_NODE | int(IPv6Address(address)) & 0xFFFFFF))
 
 
-def _mesh_elements(peers: Iterable[Peer]) -> dict[SetName, dict[ElementKey, ElementValue]]:
-    words: dict[SetName, dict[ElementKey, ElementValue]] = {SETS[family].mesh: {} for family in Family}
+def _mesh_elements(peers: Iterable[Peer]) -> _Words:
+    """Of two peers with the same address, the first has it."""
+    words: _Words = {name: {} for name in (NODES, PEERS, *(SETS[family].mesh for family in Family))}
     for peer in peers:
+        words[NODES][str(peer.mac)] = peer.mark
+        words[PEERS][str(peer.mark), str(peer.mac)] = None
         for address in peer.addresses:
-            words[SETS[Family.of(address)].mesh][str(address)] = None
+            words[SETS[Family.of(address)].mesh].setdefault(str(address), peer.mark)
     return words
 
 

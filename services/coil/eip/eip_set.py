@@ -99,7 +99,7 @@ class FamilySets:
     known: SetName
     """addresses: those of the node's pods of which the agent knows which policies select them"""
     mesh: SetName
-    """addresses: those of the other nodes, which what is in their tunnels comes from"""
+    """map: address of another node, which what is in its tunnel comes from -> the node's mark"""
 
 
 def _name(name: str) -> SetName:
@@ -140,6 +140,8 @@ VALID: Final = _name("valid")
 """connections' marks: `DECIDED`, of decisions that have not changed since"""
 NODES: Final = _name("nodes")
 """map: hardware address of a peer's tunnel -> its mark"""
+PEERS: Final = _name("peers")
+"""(mark, hardware address of its tunnel) of each peer"""
 SOLICITED: Final = _name("solicited6")
 """multicast groups: where neighbours ask for the floating IPv6 addresses that are on this node (RFC 4291, 2.7.1)"""
 CURRENT: Final = _name("current")
@@ -169,6 +171,7 @@ def packet_sets() -> tuple[NftSet, ...]:
         NftSet(name=DECISIONS.name, key=by_number, value=DataType.MARK),
         NftSet(name=VALID.name, key=(DataType.MARK,)),
         NftSet(name=NODES.name, key=(DataType.ETHER,), value=DataType.MARK),
+        NftSet(name=PEERS.name, key=(DataType.MARK, DataType.ETHER)),
         NftSet(name=SOLICITED.name, key=(DataType.IPV6,)),
         NftSet(name=CURRENT.name, key=(DataType.PACKET_FAMILY,), timeouts=True),
         NftSet(name=ALIVE.name, key=(DataType.PACKET_FAMILY,), timeouts=True),
@@ -199,5 +202,6 @@ def _sets_of(family: Family) -> tuple[NftSet, ...]:
             NftSet(name=name.name, key=(address,), intervals=True)
             for name in (names.cluster, names.guarded, names.guarded_cluster)
         ),
-        *(NftSet(name=name.name, key=(address,)) for name in (names.held, names.floating, names.known, names.mesh)),
+        *(NftSet(name=name.name, key=(address,)) for name in (names.held, names.floating, names.known)),
+        NftSet(name=names.mesh.name, key=(address,), value=DataType.MARK),
     )

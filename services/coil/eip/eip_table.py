@@ -17,8 +17,10 @@ lookup but that one. A connection that has a mark of somebody else's is looked u
 Class and policy are numbers that have to be held between two lookups. The packet's traffic class holds them: forwarding
 sets that anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
 
-Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`).
-What pods send there is not forwarded, as policies and other programs may translate its source to a node's address.
+Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`), and
+each node may use the hardware address of its own tunnel only (`peers`): what is wrapped keeps the mark that the packet
+around it was given for its source. What pods send to the port is not forwarded, as policies and other programs may
+translate its source to a node's address.
 
 Looked at after DNAT, so that both nodes see one destination: a Service is what stands behind it, and kube-proxy's marks
 are not written into ours. Fails closed, everywhere: what has a node's mark leaves by the tunnel or not at all, and what
@@ -28,7 +30,7 @@ While no renewal of the node's lease was acknowledged (`alive` has run out), not
 and nobody is told where it is: neither ARP nor neighbour discovery answer for `eips`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,6 +55,7 @@ from coil.eip.eip_set import (
     NEXT,
     NODE_IPS,
     NODES,
+    PEERS,
     PENDING,
     POD_TIMEOUTS,
     POLICY_MASK,
@@ -119,7 +122,7 @@ DROPPED_CLOSED: Final = "dropped_closed"
 DROPPED_FENCED: Final = "dropped_fenced"
 """The node's lease was not renewed."""
 DROPPED_FOREIGN: Final = "dropped_foreign"
-"""Came to a tunnel's port, and not from a node."""
+"""Came to a tunnel's port, and not from a node, or from one in the name of another."""
 DROPPED_SPOOFED: Final = "dropped_spoofed"
 """Came by a link to which the node does not route its source."""
 DROPPED_STRAY: Final = "dropped_stray"
@@ -161,7 +164,7 @@ def forward_shim(options: EipTableOptions) -> tuple[tuple[str, ...], ...]:
     return ("-o", tunnel, "-j", "ACCEPT"), ("-i", tunnel, "-j", "ACCEPT")
 
 
-def _is(field: Field, value: str | int | LeadingBits | HasBits | Member) -> Match:
+def _is(field: Key, value: str | int | LeadingBits | HasBits | Member) -> Match:
     return Match(field, Comparison.IS, value)
 
 
@@ -179,6 +182,7 @@ _CLEAR: Final = Assign(Field.PACKET_CLASS, 0)
 def _packet_table(options: EipTableOptions) -> NftTable:
     into_tunnel = _is(Field.OUTPUT_LINK, options.tunnel)
     out_of_tunnel = _is(Field.INPUT_LINK, options.tunnel)
+    to_tunnel = _is(Field.UDP_DESTINATION_PORT, options.port)
     here = _is(Field.PACKET_MARK, HERE)
     keep_source: tuple[Rule, ...] = tuple(
         (into_tunnel, _is(Field.PACKET_MARK, FORWARDED), SourceNat(family, SOURCE[family])) for family in Family
@@ -212,7 +216,10 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         priority=Priority.MANGLE,
         rules=(
             # Later its source may be translated to a node's address, and the sender would pass for a node.
-            *_foreign_rules(options, DESTINATION, Comparison.IS),
+            *(
+                (to_tunnel, _mark_of(DESTINATION[family], family), Count(DROPPED_FOREIGN), Verdict.DROP)
+                for family in Family
+            ),
             # Between nodes only: neither a pod's packet nor one for a pod has anything to do there.
             *(
                 _drop(DROPPED_FOREIGN, _is(field, options.wireguard))
@@ -266,7 +273,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
             *(chain for family in Family for chain in _path_chains(family, entry)),
             *(chain for family in Family for chain in _source_chains(family)),
             *(prerouting, forward, postrouting, guard, _probe_chain()),
-            *(_mesh_chain(options), _input_chain(), _output_chain()),
+            *(_mesh_chain(options), _unwrapped_chain(options.tunnel), _input_chain(), _output_chain()),
             *_encryption_chains(options),
         ),
     )
@@ -492,6 +499,7 @@ def _mesh_chain(options: EipTableOptions) -> NftChain:
     the hardware address of a node, which follows from the node's name. Where the mesh is encrypted, only what the link
     of WireGuard has decrypted is for the tunnel, and it is for nothing else.
     """
+    to_tunnel = _is(Field.UDP_DESTINATION_PORT, options.port)
     encrypted: tuple[Rule, ...] = ()
     if options.wireguard is not None:
         by_wireguard, port = _is(Field.INPUT_LINK, options.wireguard), Field.UDP_DESTINATION_PORT
@@ -504,8 +512,36 @@ def _mesh_chain(options: EipTableOptions) -> NftChain:
         name="mesh",
         type=ChainType.FILTER,
         hook=Hook.INPUT,
-        priority=Priority.MANGLE,
-        rules=(*encrypted, *_foreign_rules(options, SOURCE, Comparison.IS_NOT)),
+        # The last one: others that set marks of packets for the node, such as Calico, must not change this one.
+        priority=Priority.AFTER_SRCNAT,
+        rules=(
+            *encrypted,
+            *((to_tunnel, _mark_of(SOURCE[family], family), Verdict.ACCEPT) for family in Family),
+            _drop(DROPPED_FOREIGN, to_tunnel),
+        ),
+    )
+
+
+def _mark_of(end: Field, family: Family) -> Assign:
+    """Give the packet the mark of the node that has that address; where no node has it, the rule ends."""
+    return Assign(Field.PACKET_MARK, Lookup(end, SETS[family].mesh.name))
+
+
+def _unwrapped_chain(tunnel: LinkName) -> NftChain:
+    """What was wrapped has the mark that the packet around it got in `mesh` (`skb_scrub_packet`, net/core/skbuff.c:
+    within one namespace it stays). Nothing else may look at it: it is the mark that leads to that node.
+    """
+    known = _is((Field.PACKET_MARK, Field.ETHER_SOURCE), Member(PEERS.name))
+    return NftChain(
+        name="unwrapped",
+        type=ChainType.FILTER,
+        hook=Hook.PREROUTING,
+        priority=Priority.BEFORE_RAW,
+        rules=(
+            (_is_not(Field.INPUT_LINK, tunnel), Verdict.ACCEPT),
+            (known, Assign(Field.PACKET_MARK, 0), Verdict.ACCEPT),
+            _drop(DROPPED_FOREIGN),
+        ),
     )
 
 
@@ -522,18 +558,6 @@ def _encryption_chains(options: EipTableOptions) -> tuple[NftChain, ...]:
             priority=Priority.MANGLE,
             rules=(_drop(DROPPED_CLOSED, into_tunnel, _is_not(Field.OUTPUT_LINK, options.wireguard)),),
         ),
-    )
-
-
-def _foreign_rules(options: EipTableOptions, end: Mapping[Family, Field], comparison: Comparison) -> tuple[Rule, ...]:
-    """Drop what is for the tunnel's port and of which that end is a node, or is not."""
-    return tuple(
-        _drop(
-            DROPPED_FOREIGN,
-            _is(Field.UDP_DESTINATION_PORT, options.port),
-            Match(end[family], comparison, Member(SETS[family].mesh.name)),
-        )
-        for family in Family
     )
 
 

@@ -43,6 +43,8 @@ class Hook(StrEnum):
 class Priority(IntEnum):
     """Where a chain stands among those of its hook (linux/netfilter_ipv4.h); `nft` prints the names."""
 
+    BEFORE_RAW = -350
+    """Before what others do to a packet, but for the reassembly of fragments (-400)."""
     RAW = -300
     """Before conntrack; for a bridge's frames, before everything else (linux/netfilter_bridge.h)."""
     BRIDGE_FILTER = -200

@@ -8,7 +8,7 @@ and the library turns numbers in the machine's order round there, in elements as
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv6Address
@@ -42,7 +42,7 @@ def decode_elements(wanted: NftSet, pieces: Iterable[bytes]) -> dict[ElementKey,
     elements = (element for piece in pieces for element in cut_elements(piece))
     decode_value = _value_decoder(wanted)
     if len(wanted.key) > 1:
-        return {_parts(wanted.key, key, end or key): decode_value(value) for key, end, value, _ in elements}
+        return {_parts(wanted, key, end or key): decode_value(value) for key, end, value, _ in elements}
     [kind] = wanted.key
     if wanted.intervals:
         return {_range(kind, first, last): decode_value(value) for first, last, value in _spans(kind, elements)}
@@ -63,7 +63,7 @@ def encode_elements(wanted: NftSet, elements: Iterable[tuple[ElementKey, Element
         yield from _encode_bounds(wanted, elements)
         return
     key_size = sum(_SIZES[kind] + 3 & ~3 for kind in wanted.key) if len(wanted.key) > 1 else _SIZES[wanted.key[0]]
-    encode_key = partial(_encode_parts, wanted.key) if len(wanted.key) > 1 else partial(_encode_single, wanted.key[0])
+    encode_key = partial(_encode_parts, wanted) if len(wanted.key) > 1 else partial(_encode_single, wanted.key[0])
     heads: dict[int, _Heads] = {}
     values: dict[ElementValue, bytes] = {None: b""}  # many keys have the same
     for key, value in elements:
@@ -136,15 +136,21 @@ def _encode_single(kind: DataType, key: ElementKey) -> tuple[bytes, bytes]:
     return _BYTES[kind](cast("str", key)), b""
 
 
-def _encode_parts(kinds: Sequence[DataType], key: ElementKey) -> tuple[bytes, bytes]:
+def _encode_parts(wanted: NftSet, key: ElementKey) -> tuple[bytes, bytes]:
+    swapped = _swapped(wanted)
     first, last = b"", b""
-    for kind, word in zip(kinds, key, strict=True):
+    for kind, word in zip(wanted.key, key, strict=True):
         start, end = _encode_range(kind, word)
-        if kind in _HOST_ORDER and sys.byteorder == "little":
+        if kind in swapped:
             start, end = start[::-1], end[::-1]
         padding = b"\0" * (-len(start) % 4)
         first, last = first + start + padding, last + end + padding
     return first, last
+
+
+def _swapped(wanted: NftSet) -> tuple[DataType, ...]:
+    """What is kept in network order, unlike in a packet's registers: ranges are compared octet by octet."""
+    return _HOST_ORDER if wanted.intervals and sys.byteorder == "little" else ()
 
 
 def _encode_range(kind: DataType, word: str) -> tuple[bytes, bytes]:
@@ -193,13 +199,14 @@ def _spans(kind: DataType, elements: Iterable[tuple[bytes, bytes, bytes, int]]) 
         behind = number
 
 
-def _parts(kinds: Iterable[DataType], key: bytes, end: bytes) -> tuple[str, ...]:
+def _parts(wanted: NftSet, key: bytes, end: bytes) -> tuple[str, ...]:
+    swapped = _swapped(wanted)
     words = []
     offset = 0
-    for kind in kinds:
+    for kind in wanted.key:
         size = _SIZES[kind]
         first, last = key[offset : offset + size], end[offset : offset + size]
-        if kind in _HOST_ORDER and sys.byteorder == "little":
+        if kind in swapped:
             first, last = first[::-1], last[::-1]
         if first == last:
             words.append(_WORDS[kind](first))

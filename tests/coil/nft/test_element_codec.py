@@ -26,6 +26,7 @@ EIPS = NftSet(name="m", key=(DataType.CLASS,), value=DataType.IPV6)
 NODES = NftSet(name="m", key=(DataType.ETHER,), value=DataType.MARK)
 PORTS = NftSet(name="m", key=(DataType.IPV4, DataType.PROTOCOL, DataType.PORT), value=DataType.PORT)
 PAIRS = NftSet(name="s", key=(DataType.IPV6, DataType.IPV6))
+PEERS = NftSet(name="s", key=(DataType.MARK, DataType.ETHER))
 LINKS = NftSet(name="s", key=(DataType.LINK,))
 TARGETS = NftSet(name="s", key=(DataType.LINK, DataType.ND_TARGET))
 
@@ -81,6 +82,7 @@ def test_cut_of_what_is_alike(numbers: list[int], value: bytes) -> None:
             ],
             {("10.0.0.1", "udp", "8080"): "80", ("10.0.0.1", "41", "1"): "2"},
         ),
+        (PEERS, [(host(7) + b"\2\0\0\0\0\x1f\0\0", b"", b"", 0)], {("7", "02:00:00:00:00:1f"): None}),
         (LINKS, [(b"veth0" + bytes(11), b"", b"", 0)], {"veth0": None}),
         (
             TARGETS,
@@ -99,7 +101,7 @@ def test_cut_of_what_is_alike(numbers: list[int], value: bytes) -> None:
     ],
 )
 def test_words(kind: NftSet, elements: list[Element], words: dict[ElementKey, ElementValue]) -> None:
-    # Class and mark as a machine of this order has them; side by side with others they are in network order.
+    # Class and mark as a machine of this order has them; beside ranges they are in network order.
     assert decode_elements(kind, [piece(elements)]) == words
 
 
@@ -162,6 +164,7 @@ def ranges(version: int) -> st.SearchStrategy[str]:
         (EIPS, classes, ipv6),
         (PORTS, st.tuples(ipv4, protocols, ports), ports),
         (PAIRS, st.tuples(ipv6, ipv6), st.none()),
+        (PEERS, st.tuples(marks.map(str), ethers), st.none()),
     ],
 )
 @given(data=st.data())
