@@ -7,8 +7,9 @@ uses, and the reverse path filter is strict on every link.
 import json
 import secrets
 import signal
+import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -22,7 +23,7 @@ from integration.cluster.workspace import Workspace
 from integration.deployment import CLUSTER_NETWORKS_FLAG, ready_probe
 from integration.egress.api import Api
 from integration.eip.description import Description
-from integration.eip.pod import GATEWAYS, Pod, pod_commands
+from integration.eip.pod import GATEWAYS, Pod, open_socket, pod_commands
 from integration.kernel_state import KernelState
 from integration.netns.netns import call_inside
 from integration.service import Service
@@ -129,9 +130,24 @@ class StageNode:
         metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
         spec = {"podCIDR": networks[0], "podCIDRs": networks}
         self._api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
-        addresses = [{"type": "InternalIP", "address": address} for address in self.addresses.values()]
         conditions = [{"type": "Ready", "status": "True", "reason": "Stage", "message": ""}]
-        status = {"addresses": addresses, "conditions": conditions}
+        self._tell({"conditions": conditions, **_addresses(self.addresses.values())})
+
+    @contextmanager
+    def more_addresses(self, addresses: Mapping[int, str]) -> Iterator[None]:
+        """Its own, too, as long as the block lasts: on its link, and in the Node object."""
+        lengths = {4: self._network.ipv4.prefixlen, 6: self._network.ipv6.prefixlen}
+        entries = [f"{address}/{lengths[family]} dev eth0" for family, address in addresses.items()]
+        # It comes with them: without a question whether another has them.
+        self._batch(*(f"address add {entry}{' nodad' if ':' in entry else ''}" for entry in entries))
+        self._tell(_addresses([*self.addresses.values(), *addresses.values()]))
+        try:
+            yield
+        finally:
+            self._batch(*(f"address delete {entry}" for entry in entries))
+            self._tell(_addresses(self.addresses.values()))
+
+    def _tell(self, status: dict[str, Any]) -> None:
         self._api.patch(f"/api/v1/nodes/{self.name}/status", {"status": status})
 
     def unregister(self) -> None:
@@ -202,6 +218,10 @@ class StageNode:
     def rejoin(self) -> None:
         """Undo `cut_off`. Idempotent."""
         self._isolate("off")
+
+    def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
+        """A socket of the node's own, of that address's family."""
+        return open_socket(self.netns, kind, address)
 
     # --- its pods
 
@@ -334,6 +354,10 @@ class StageNode:
 
     def _isolate(self, value: str) -> None:
         self._network.fabric.run("bridge", "link", "set", "dev", self.name, "isolated", value)
+
+
+def _addresses(addresses: Iterable[str]) -> dict[str, Any]:
+    return {"addresses": [{"type": "InternalIP", "address": address} for address in addresses]}
 
 
 def _batch(netns: str, commands: Sequence[str]) -> None:

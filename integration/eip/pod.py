@@ -35,9 +35,14 @@ class Pod:
 
     def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
         """A socket of the pod's namespace, of that address's family."""
-        made = call_inside(self.netns, lambda: socket.socket(family_of(address), kind))
-        made.settimeout(SECONDS)
-        return made
+        return open_socket(self.netns, kind, address)
+
+
+def open_socket(netns: Path, kind: socket.SocketKind, address: str) -> socket.socket:
+    """One in that namespace, of that address's family."""
+    made = call_inside(netns, lambda: socket.socket(family_of(address), kind))
+    made.settimeout(SECONDS)
+    return made
 
 
 def pod_commands(addresses: Mapping[int, str]) -> list[str]:

@@ -3,6 +3,7 @@
 So an answer of its own proves the address that it saw: it reaches EIPs and nodes, and nobody else.
 """
 
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from integration.cluster.network import Namespaces, Network
 from integration.cluster.workspace import Workspace
+from integration.eip.pod import open_socket
 from integration.kernel_state import KernelState
 from integration.netns.netns import call_inside
 
@@ -40,6 +42,10 @@ class Server:
     @property
     def kernel(self) -> KernelState:
         return KernelState(str(self.netns))
+
+    def socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
+        """A socket of its own, of that address's family."""
+        return open_socket(self.netns, kind, address)
 
     @contextmanager
     def neighbors(self, known: Mapping[str, str]) -> Iterator[None]:

@@ -67,7 +67,7 @@ class DataPlaneIndex:
         self._sources = SourceIndex()
         self._floating: dict[IPAddress, set[PolicyRef]] = {}
         """Whose address it is; policies may share one."""
-        self._own_addresses: frozenset[IPAddress] = frozenset()
+        self._node_addresses: frozenset[IPAddress] = frozenset()
         self._marks: dict[NodeName, int] = {}
         self._cluster: dict[Family, list[Span]] = {family: cluster_spans((), family) for family in Family}
         self._ledger = ElementLedger()
@@ -184,11 +184,11 @@ class DataPlaneIndex:
         groups: dict[ElementKey, ElementValue] = {solicited_node(str(word)): None for word in words[Family.IPV6]}
         self._ledger.write("held", {**held, ARP_EIPS: words[Family.IPV4], SOLICITED: groups})
 
-    def set_own_addresses(self, addresses: frozenset[IPAddress]) -> None:
-        """The node's own. They are no floating ones for it, even if a gateway has them: of what comes to a floating
-        address, only what belongs to a connection is let pass.
+    def set_node_addresses(self, addresses: frozenset[IPAddress]) -> None:
+        """Those of all Nodes, this one among them. They are no floating ones, even if a gateway has them: of what comes
+        to a floating address, only what belongs to a connection is let pass.
         """
-        before, self._own_addresses = self._own_addresses, addresses
+        before, self._node_addresses = self._node_addresses, addresses
         for address in self._floating.keys() & (before ^ addresses):
             name = SETS[Family.of(address)].floating
             if address in addresses:
@@ -249,14 +249,14 @@ class DataPlaneIndex:
         before, now = _floating(former), _floating(policy)
         for address in now - before:
             self._floating.setdefault(address, set()).add(ref)
-            if address not in self._own_addresses:
+            if address not in self._node_addresses:
                 self._ledger.put(SETS[Family.of(address)].floating, str(address), None)
         for address in before - now:
             owners = self._floating[address]
             owners.discard(ref)
             if not owners:
                 del self._floating[address]
-                if address not in self._own_addresses:
+                if address not in self._node_addresses:
                     self._ledger.remove(SETS[Family.of(address)].floating, str(address))
 
     def _guard(self, former: PolicyView | None, policy: PolicyView | None) -> None:

@@ -63,10 +63,10 @@ def place(
 ) -> Placement:
     """The placement of `claims`, each of another policy. `random` gives [0, 1); nothing else is left to chance.
 
-    `reserved` are addresses of Nodes, which no policy gets. One that a policy has already stays with it: a Node's own
-    kubelet says which addresses it has, and must not take EIPs away with that. `former` may be of policies that are
-    gone, and of nodes and addresses that are not the gateway's any more. `limit` is how many policies are placed at
-    most; those of `former` are, whatever it is.
+    `reserved` are addresses of Nodes, which no policy gets. One that a policy has already stays with it, though no node
+    takes it: a Node's own kubelet says which addresses it has, and must not move policies with that. `former` may be of
+    policies that are gone, and of nodes and addresses that are not the gateway's any more. `limit` is how many policies
+    are placed at most; those of `former` are, whatever it is.
     """
     work = _Work(rules, candidates, limit, random)
     before = {placed.policy: placed for placed in former}

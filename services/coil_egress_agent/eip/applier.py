@@ -225,8 +225,7 @@ class Applier:
         self._cancel_mesh_retry()
         look, self._look_at_overlay = self._look_at_overlay, False
         term = None if self._leaving else deps.renewer.term
-        own = frozenset(snapshot.node.addresses()) if snapshot.node is not None else frozenset()
-        lease = LeaseState(node=self._node, term=term, applied=deps.renewer.applied, own=own)
+        lease = LeaseState(node=self._node, term=term, applied=deps.renewer.applied, of_nodes=snapshot.node_addresses)
         assignment = plan_assignment(snapshot.gateways, lease, labels=_labels(snapshot))
         self._note_refused(assignment.refused)
         self._ask(snapshot, assignment, done=False)
@@ -258,7 +257,7 @@ class Applier:
     def _note_refused(self, refused: frozenset[IPAddress]) -> None:
         if new := refused - self._refused:
             addresses = sorted(map(str, new))
-            self._log.error("these EIPs are the node's own addresses: take them out of the ranges", addresses=addresses)
+            self._log.error("these EIPs are addresses of Nodes: take them out of the ranges", addresses=addresses)
         self._refused = refused
 
     def _note_excess(self, excess: frozenset[PolicyRef]) -> None:

@@ -101,13 +101,15 @@ class Caches:
 class Snapshot:
     """`policies`, `networks` and `pods` are None where none has changed since the last snapshot; `slices` are those of
     the policies of which any has, or which select other pods of this node than then. `networks` are those of pools and
-    those that the controller has found.
+    those that the controller has found. `node_addresses` are those of all Nodes: this one's by its Node, the others' by
+    what the controller says of them in their tunnels.
     """
 
     gateways: tuple[EgressGateway, ...]
     tunnels: tuple[EgressTunnel, ...]
     own: EgressTunnel | None
     node: Node | None
+    node_addresses: frozenset[IPAddress]
     policies: tuple[EgressGatewayPolicy, ...] | None
     networks: frozenset[IPNetwork] | None
     slices: Mapping[PolicyRef, tuple[EndpointSlice, ...]]
@@ -123,6 +125,7 @@ class ChangeTracker:
         self._pods = pods
         self._node = node
         self._tunnels = self._policies = self._networks = True
+        self._tunnel_addresses: frozenset[IPAddress] = frozenset()
         self._slices: set[PolicyRef] = set()
         self._pods_changed = True
         self._pods_view = PodsView()
@@ -201,11 +204,15 @@ class ChangeTracker:
         """What there is, and which of it has changed since the last time."""
         caches = self._caches
         pods = self._take_pods() if self._pods_changed else None
+        if self._tunnels:
+            self._tunnel_addresses = self._take_tunnel_addresses()
+        node = caches.nodes.get(self._node)
         snapshot = Snapshot(
             gateways=tuple(caches.gateways.items()),
             tunnels=tuple(caches.tunnels.items()),
             own=self.own_tunnel(),
-            node=caches.nodes.get(self._node),
+            node=node,
+            node_addresses=self._tunnel_addresses.union(() if node is None else node.addresses()),
             policies=tuple(caches.policies.items()) if self._policies else None,
             networks=self._take_networks() if self._networks else None,
             slices={ref: tuple(caches.slices.by_index(BY_POLICY, policy_key(ref))) for ref in self._slices},
@@ -225,6 +232,10 @@ class ChangeTracker:
         self._slices |= snapshot.slices.keys()
         self._pods_changed |= snapshot.pods is not None
         self.changed.set()
+
+    def _take_tunnel_addresses(self) -> frozenset[IPAddress]:
+        texts = (text for tunnel in self._caches.tunnels.items() for text in tunnel.status.node_addresses)
+        return frozenset(address for text in texts if (address := parse_address(text)) is not None)
 
     def _take_networks(self) -> frozenset[IPNetwork]:
         caches = self._caches

@@ -72,7 +72,7 @@ class DataPlaneBuilder:
         device, or about to be.
         """
         self.index.set_held(held)
-        self.index.set_own_addresses(lease.own)
+        self.index.set_node_addresses(lease.of_nodes)
         if snapshot.policies is not None:
             self._policies = snapshot.policies
             self._parse_policies()

@@ -32,14 +32,15 @@ class EgressPath:
 class LeaseState:
     """For which term a node may carry addresses, and which revisions it has applied already, by the gateways' UIDs.
 
-    `own` are the Node's own addresses. As an EIP, such a one would cut the node off from its API server and kubelet, so
-    the node takes none, whatever a status says: the traffic of its policies is held back.
+    `of_nodes` are the addresses of all Nodes. As EIPs, the node's own would cut it off from its API server and kubelet,
+    and another's would draw what is sent to that Node here. So the node takes none of them, whatever a status says: the
+    traffic of their policies is held back.
     """
 
     node: NodeName
     term: int | None
     applied: Mapping[str, int]
-    own: frozenset[IPAddress] = frozenset()
+    of_nodes: frozenset[IPAddress] = frozenset()
 
     def carries(self, gateway: EgressGateway, listed: GatewayNode) -> bool:
         """Whether what `gateway` lists for the node counts now. See `coil.eip.lease_renewal.held_entries`."""
@@ -47,14 +48,14 @@ class LeaseState:
         return self.term is not None and listed.term == self.term and not stale
 
     def refuses(self, entry: EipEntry) -> bool:
-        """Whether an address of it is the node's own."""
-        return not self.own.isdisjoint(eip_addresses(entry))
+        """Whether an address of it is a Node's."""
+        return not self.of_nodes.isdisjoint(eip_addresses(entry))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAssignment:
     """`wanted`: the node needs a Lease. `known_term`: the highest that a status names for it. `addresses`: those that
-    it is to have, `refused` those that it may not have, as they are its own. `revisions`: by UID, of the gateways whose
+    it is to have, `refused` those that it may not have, as they are Nodes'. `revisions`: by UID, of the gateways whose
     status names it; `leaves`: some address is to leave it.
     """
 

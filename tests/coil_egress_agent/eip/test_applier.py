@@ -142,6 +142,32 @@ async def test_an_address_of_the_node_itself_is_never_taken() -> None:
         await until(lambda: scene.eips == ["10.6.1.1", "10.6.1.2"] and path_element(scene) == HERE)
 
 
+async def test_an_address_of_another_node_is_not_taken_either() -> None:
+    """That one came later, with what is an EIP here: what is sent to it must not come here."""
+    scene = held_scene()
+    fill(scene, listed("n1", eip(), eip("10.6.1.2", "p2")))
+    async with running(scene):
+        await until(lambda: scene.eips == ["10.6.1.1", "10.6.1.2"] and path_element(scene) == HERE)
+        late = tunnel(4)
+        status = msgspec.structs.replace(late.status, node_addresses=("10.6.1.1", "none"))
+        scene.cluster.tunnels.put(msgspec.structs.replace(late, status=status))
+        await until(lambda: scene.eips == ["10.6.1.2"] and path_element(scene) == CLOSED)
+        assert "10.6.1.1" not in scene.agent.tables.of("floating4"), "or what is sent to the Node would be dropped"
+        [line] = [entry for entry in scene.agent.logged.entries if "addresses of Nodes" in entry["event"]]
+        assert (line["log_level"], line["addresses"]) == ("error", ["10.6.1.1"])
+        scene.cluster.tunnels.remove("n4")
+        await until(lambda: scene.eips == ["10.6.1.1", "10.6.1.2"] and path_element(scene) == HERE)
+
+
+async def test_what_is_sent_to_a_node_passes_whoever_carries_its_address() -> None:
+    """On a node that only leads to the gateway, a packet to a Node is none to a floating address."""
+    scene = held_scene()
+    fill(scene, listed("n2", eip("10.6.0.3")))
+    async with running(scene):
+        await until(lambda: path_element(scene) is not None)
+        assert "10.6.0.3" not in scene.agent.tables.of("floating4")
+
+
 async def test_a_leaving_address_is_off_before_it_is_said_to_be() -> None:
     scene = held_scene()
     async with running(scene):
