@@ -27,7 +27,7 @@ GATEWAYS = f"/apis/{GROUP}/egressgateways"
 TUNNELS = f"/apis/{GROUP}/egresstunnels"
 EDIT = "coil-egressgatewaypolicy-edit"
 NODES = {"selector": {"matchLabels": {"egress": "nowhere"}}}
-MOST_POLICIES, MOST_NETWORKS = 12, 24
+MOST_POLICIES, MOST_NETWORKS, MOST_OF_A_GATEWAY = 12, 24, 20
 PODS = {"podSelector": {"matchLabels": {"app": "shopping"}}}
 
 
@@ -54,7 +54,9 @@ class Town:
             policy(self.shop.namespace, "old", destSubnet=["10.0.0.0/99"]),
         )
         self.world.start_replica(
-            f"--policies-per-namespace={MOST_POLICIES}", f"--networks-per-namespace={MOST_NETWORKS}"
+            f"--policies-per-namespace={MOST_POLICIES}",
+            f"--networks-per-namespace={MOST_NETWORKS}",
+            f"--policies-per-gateway={MOST_OF_A_GATEWAY}",
         )
 
     def admin(self, method: str, path: str, body: Document | None = None) -> tuple[int, Document]:
@@ -338,6 +340,40 @@ def test_a_namespace_has_its_share_and_no_more(town: Town) -> None:
     assert town.create(town.bank, egressGatewayName=town.shared, destSubnet=networks[:1])[0] == 201
     town.plane.kubectl("delete", "egressgatewaypolicies", "--all", f"--namespace={greedy.namespace}")
     wait_until(lambda: asked(count=MOST_NETWORKS) == (201, {}), what="there is room again")
+
+
+def test_a_gateway_has_so_many_policies_and_no_more(town: Town) -> None:
+    """Of all tenants, one that came before the gateway among them; changes of those that are there go on."""
+    name, tenants = f"{town.prefix}-full", [Tenant(town.plane, town.world.add_namespace(), EDIT) for _ in range(2)]
+
+    def asked(tenant: Tenant, name_: str = "pretended") -> tuple[int, dict[str, str]]:
+        status, answer = town.create(tenant, name_, egressGatewayName=name)
+        return status, causes(answer) if status == 422 else {}
+
+    for tenant in tenants:
+        # The right to create is heard of by a watch.
+        wait_until(lambda tenant=tenant: asked(tenant)[0] == 201, what="the tenant may create policies")  # type: ignore[misc]
+    assert asked(tenants[0], "p0") == (201, {})
+    assert town.admin("POST", GATEWAYS, gateway(name, ranges={"ipv4": ["198.51.100.100"]}))[0] == 201
+    try:
+        for number in range(1, MOST_OF_A_GATEWAY):
+            assert asked(tenants[number % 2], f"p{number}") == (201, {})
+        message = f"the EgressGateway {name!r} has {MOST_OF_A_GATEWAY} policies, and may have {MOST_OF_A_GATEWAY}"
+        refused = (422, {"spec.egressGatewayName": f"{message}: use another, or ask an administrator"})
+        for tenant in tenants:
+            # The controller hears of each policy by a watch.
+            wait_until(lambda tenant=tenant: asked(tenant) == refused, what="the policy is refused")  # type: ignore[misc]
+        assert town.create(tenants[0], egressGatewayName=town.shared)[0] == 201
+        place = f"--namespace={tenants[0].namespace}"
+        town.plane.kubectl(
+            "patch", "egressgatewaypolicy", "p0", place, "--type=merge", '--patch={"spec":{"priority":7}}'
+        )
+        town.plane.kubectl("delete", "egressgatewaypolicy", "p0", place)
+        wait_until(lambda: asked(tenants[1]) == (201, {}), what="there is room again")
+    finally:
+        for tenant in tenants:
+            town.plane.kubectl("delete", "egressgatewaypolicies", "--all", f"--namespace={tenant.namespace}")
+        wait_until(lambda: town.admin("DELETE", f"{GATEWAYS}/{name}")[0] == 200, what="the gateway goes")
 
 
 def test_gateway_and_address_of_a_policy_stay(town: Town) -> None:

@@ -71,7 +71,10 @@ async def assemble(settings: Settings, process: Process) -> None:
         **egresses.handlers,
         **GatewayAdmission(reader).handlers,
         **PolicyAdmission(
-            reader, limits=settings.namespace_limits, serves_cluster_policies=settings.enable_egress_policies
+            reader,
+            limits=settings.namespace_limits,
+            policies_per_gateway=settings.policies_per_gateway,
+            serves_cluster_policies=settings.enable_egress_policies,
         ).handlers,
     }
     await start_admission(process, settings, handlers, client=kube, at=service)

@@ -1,4 +1,5 @@
-"""How much one namespace may have of what all tenants share on every node: policies, and the networks in them. Pure.
+"""How much one namespace may have of what all tenants share on every node: policies, and the networks in them; and how
+many policies one gateway may have. Pure.
 
 Admission refuses what goes beyond. A node may see policies that admission has not, as it was off, or the limits were
 higher: there, the packets of the policies that go beyond are dropped, and nobody else's.
@@ -44,6 +45,27 @@ def validate_usage(
         message = f"{wanted} networks, beside {used} in other policies of the namespace, which may have"
         errors.append(FieldError("spec", f"{message} {limits.networks} together: join some, or ask an administrator"))
     return errors
+
+
+def validate_gateway_usage(
+    policy: EgressGatewayPolicy, gateway: str, others: Iterable[EgressGatewayPolicy], limit: int
+) -> list[FieldError]:
+    """Whether the gateway of that name has as many policies as it may have before it gets `policy`, which is new.
+
+    `others` are policies of any gateway; one of the same namespace and name is passed over.
+    """
+    key = object_key(policy.metadata)
+    used = sum(gateway_of(other) == gateway and object_key(other.metadata) != key for other in others)
+    if used < limit:
+        return []
+    message = f"the EgressGateway {gateway!r} has {used} policies, and may have {limit}"
+    return [FieldError("spec.egressGatewayName", f"{message}: use another, or ask an administrator")]
+
+
+def gateway_of(policy: EgressGatewayPolicy) -> str:
+    """The gateway that the policy has; the one that it names, if nobody has decided yet; "" for none."""
+    status = policy.status
+    return status.egress_gateway_name or ("" if status.conditions else policy.spec.egress_gateway_name)
 
 
 def find_excess(policies: Iterable[EgressGatewayPolicy], limits: NamespaceLimits) -> frozenset[PolicyRef]:

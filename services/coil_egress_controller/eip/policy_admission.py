@@ -4,10 +4,10 @@ egressgateway 0.6 that they stand for.
 Every replica answers. A new policy must use a gateway that allows its namespace; an address that it asks for must be
 one of the gateway's and no other tenant's. To select pods by address is to select those of other namespaces, too: that
 takes a permission, checked by a SubjectAccessReview, that no tenant has by default; and so does a destination within
-the cluster, which would see the tenant as a gateway node, or as its floating address. What a namespace may have is
-limited (`coil.crd.eip_limit`); of requests at the same time, more may be let in, which the nodes then do not serve. An
-update is refused only for rules that it breaks itself. The controller checks again whenever it acts, as labels and
-gateways change.
+the cluster, which would see the tenant as a gateway node, or as its floating address. What a namespace and a
+gateway may have is limited (`coil.crd.eip_limit`); of requests at the same time, more may be let in, which the nodes
+or the gateway then do not serve. An update is refused only for rules that it breaks itself. The controller checks again
+whenever it acts, as labels and gateways change.
 
 What an EgressPolicy or an EgressClusterPolicy asks for, the controller asks for in its own name, and it has no such
 permission, whoever wrote the policy: destinations within the cluster are refused in them. A selection by address is
@@ -34,7 +34,7 @@ from coil.crd.egress_gateway import EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.egress_policy import EgressClusterPolicy, EgressPolicy, cluster_policy_of
 from coil.crd.eip_conflict import find_inner_destinations, validate_offered, validate_untaken
-from coil.crd.eip_limit import NamespaceLimits, count_networks, validate_usage
+from coil.crd.eip_limit import NamespaceLimits, count_networks, validate_gateway_usage, validate_usage
 from coil.crd.eip_validation import validate_policy, validate_policy_update
 from coil.crd.meta import ObjectMeta
 from coil.crd.validation import FieldError, select_new, validate_selector
@@ -73,13 +73,21 @@ class _Change:
 
 
 class PolicyAdmission:
-    """Without `serves_cluster_policies`, nothing stands for an EgressClusterPolicy, whoever says so."""
+    """`policies_per_gateway` is the most that an EgressGateway may have. Without `serves_cluster_policies`, nothing
+    stands for an EgressClusterPolicy, whoever says so.
+    """
 
     def __init__(
-        self, reader: AdmissionReader, *, limits: NamespaceLimits, serves_cluster_policies: bool = False
+        self,
+        reader: AdmissionReader,
+        *,
+        limits: NamespaceLimits,
+        policies_per_gateway: int,
+        serves_cluster_policies: bool = False,
     ) -> None:
         self._reader = reader
         self._limits = limits
+        self._policies_per_gateway = policies_per_gateway
         self._serves_cluster_policies = serves_cluster_policies
 
     @property
@@ -99,7 +107,7 @@ class PolicyAdmission:
         return await self._validate(request, EgressPolicy)
 
     async def validate_egress_cluster_policy(self, request: AdmissionRequest) -> Verdict:
-        """As `validate`; limits of namespaces are checked when the policies are created that stand for it."""
+        """As `validate`; limits are checked when the policies are created that stand for it."""
         return await self._validate(request, EgressClusterPolicy, _validate_namespace_selector)
 
     async def _validate(
@@ -133,14 +141,15 @@ class PolicyAdmission:
     async def _compare(self, change: _Change) -> Verdict:
         """With other objects. Raises UnknownStateError."""
         faults = await self._check_right(change)
-        if change.namespace:
-            faults += await self._check_usage(change)
+        is_limited = await self._is_limited(change)
+        if is_limited:
+            faults += validate_usage(change.new, change.old, await self._reader.known_policies(), self._limits)
         warnings: list[str] = []
         if change.is_mirrored and change.new.spec.applied_to.pod_subnet:
             warnings.append("spec.appliedTo.podSubnet selects no pods in this kind; use an EgressGatewayPolicy")
         match await self._choose_gateway(change) if change.old is None else None:
             case EgressGateway() as gateway:
-                faults += await self._check_address(change, gateway)
+                faults += await self._check_gateway(change, gateway, is_limited=is_limited)
             case NoGateway(ChoiceReason.NOT_ALLOWED, message) if change.namespace:
                 faults.append(FieldError("spec.egressGatewayName", message))
             case NoGateway(ChoiceReason.NOT_FOUND | ChoiceReason.NO_DEFAULT, message):
@@ -174,12 +183,13 @@ class PolicyAdmission:
         )
         return [] if may else faults
 
-    async def _check_usage(self, change: _Change) -> list[FieldError]:
+    async def _is_limited(self, change: _Change) -> bool:
+        """Whether limits count: of a policy that takes more than before, and stands for no EgressClusterPolicy."""
+        if not change.namespace:
+            return False
         if change.old is not None and count_networks(change.new) <= count_networks(change.old):
-            return []
-        if self._serves_cluster_policies and await self._stands_for_cluster_policy(change.new):
-            return []
-        return validate_usage(change.new, change.old, await self._reader.known_policies(), self._limits)
+            return False
+        return not (self._serves_cluster_policies and await self._stands_for_cluster_policy(change.new))
 
     async def _stands_for_cluster_policy(self, policy: EgressGatewayPolicy) -> bool:
         """A tenant that has all that it may have must not keep an administrator's policy out. Its nodes serve the older
@@ -201,16 +211,18 @@ class PolicyAdmission:
             gateways = {gateway.metadata.name: gateway for gateway in await self._reader.gateways()}
         return choose_gateway(spec, namespace_labels=labels, gateway=gateways.get, gateways=gateways.values())
 
-    async def _check_address(self, change: _Change, gateway: EgressGateway) -> list[FieldError]:
+    async def _check_gateway(self, change: _Change, gateway: EgressGateway, *, is_limited: bool) -> list[FieldError]:
+        """Whether it has room, and the address that is asked for."""
+        name = gateway.metadata.name
         if gateway.metadata.deleting:
-            return [FieldError("spec.egressGatewayName", f"the gateway {gateway.metadata.name!r} is being deleted")]
-        asked = change.new.spec.egress_ip
-        if not asked.ipv4 and not asked.ipv6:
-            return []
-        if faults := validate_offered(change.new, gateway):
+            return [FieldError("spec.egressGatewayName", f"the gateway {name!r} is being deleted")]
+        policy, asked = change.new, change.new.spec.egress_ip
+        asks = bool(asked.ipv4 or asked.ipv6)
+        policies = await self._reader.known_policies() if is_limited or asks else ()
+        faults = validate_gateway_usage(policy, name, policies, self._policies_per_gateway) if is_limited else []
+        if faults or not asks:
             return faults
-        policies = await self._reader.known_policies()
-        return validate_untaken(change.new, policies, is_shared=gateway.spec.is_shared)
+        return validate_offered(policy, gateway) or validate_untaken(policy, policies, is_shared=gateway.spec.is_shared)
 
 
 def validate_change(old: EgressGatewayPolicy | None, new: EgressGatewayPolicy) -> list[FieldError]:

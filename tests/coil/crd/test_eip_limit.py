@@ -5,8 +5,9 @@ import pytest
 
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.eip_limit import NamespaceLimits, find_excess, validate_usage
-from tests.coil.crd.eip_object import PODS, policy_document
+from coil.crd.eip_limit import NamespaceLimits, find_excess, validate_gateway_usage, validate_usage
+from tests.coil.crd.eip_object import PODS, placed, policy_document
+from tests.coil.crd.eip_object import policy as eip_policy
 
 LIMITS = NamespaceLimits(policies=3, networks=8)
 
@@ -46,6 +47,25 @@ def test_a_namespace_may_have_so_many_policies() -> None:
         "delete some, or ask an administrator"
     ]
     assert said(policy("c", 1), *there, policy("c"), policy("d"), old=policy("c")) == [], "it is there already"
+
+
+def test_a_gateway_may_have_so_many_policies() -> None:
+    """Those that it has been given, and those that ask for it and nobody has decided about yet."""
+    asking, given, refused, other = (
+        eip_policy("a", egressGatewayName="eg"),
+        eip_policy("b", status=placed("eg")),
+        eip_policy("c", egressGatewayName="eg", status={"conditions": [{"type": "Ready", "status": "False"}]}),
+        eip_policy("d", egressGatewayName="eg2"),
+    )
+    there = [asking, given, refused, other]
+    new = eip_policy("e", "bank", egressGatewayName="eg")
+    assert validate_gateway_usage(new, "eg", there, 3) == []
+    [error] = validate_gateway_usage(new, "eg", there, 2)
+    assert str(error) == (
+        "spec.egressGatewayName: the EgressGateway 'eg' has 2 policies, and may have 2: "
+        "use another, or ask an administrator"
+    )
+    assert validate_gateway_usage(given, "eg", there, 2) == [], "it is there already"
 
 
 @pytest.mark.parametrize("subnets", [0, 2])

@@ -27,6 +27,8 @@ from tests.coil_egress_controller.eip_door import AdmissionWorld, request, said
 NAME = "spec.egressGatewayName"
 NO_DEFAULT = "no egressGatewayName, and neither the namespace's label"
 LIMITS = NamespaceLimits(policies=3, networks=8)
+MOST = 5
+"""Policies of a gateway."""
 SUBNET = {"podSubnet": ["172.29.16.0/24"]}
 
 
@@ -35,7 +37,7 @@ class Door:
 
     def __init__(self) -> None:
         self.world = AdmissionWorld()
-        self.admission = PolicyAdmission(self.world.reader, limits=LIMITS)
+        self.admission = PolicyAdmission(self.world.reader, limits=LIMITS, policies_per_gateway=MOST)
         self.add_gateway("shared", ranges={"ipv4": ["10.6.0.1-10.6.0.9"], "ipv6": ["fd00::1-fd00::9"]})
         self.add_gateway("shop", allowedNamespaces={"matchLabels": {"tenant": "shop"}})
         self.world.add_namespace("shop", tenant="shop")
@@ -379,14 +381,49 @@ def standing_for(source: Document, namespace: str = "shop", **changes: Any) -> D
     return {"metadata": metadata, "spec": {**source["spec"], **changes}}
 
 
-async def test_limits_keep_no_cluster_policy_out_of_a_namespace(door: Door) -> None:
-    for name in ("a", "b", "c"):
-        door.world.put(EGRESS_GATEWAY_POLICIES, policy(name, "shop"))
+@pytest.mark.parametrize("cached", [False, True])
+async def test_a_gateway_has_so_many_policies(door: Door, cached: bool) -> None:
+    """Of all namespaces, by name or as their default; what waits for another gateway is none of them."""
+    door.world.add_namespace("bank", **{"egressgateway.spidernet.io/default": "shared"})
+    for number in range(MOST - 1):
+        door.world.put(EGRESS_GATEWAY_POLICIES, policy("a", f"tenant-{number}", egressGatewayName="shared"))
+    waiting = {"conditions": [{"type": "Ready", "status": "False", "reason": "GatewayNotAllowed"}]}
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("b", "bank", egressGatewayName="shared", status=waiting))
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("c", "bank", egressGatewayName="later"))
+    if cached:
+        door.world.show_caches()
+    assert await door.create(by("shared")) == []
+    door.world.put(EGRESS_GATEWAY_POLICIES, policy("d", "shop", status=placed("shared", ipv4="10.6.0.5")))
+    if cached:
+        door.world.show_caches()
+    message = (
+        f"the EgressGateway 'shared' has {MOST} policies, and may have {MOST}: use another, or ask an administrator"
+    )
+    refusal = [f"{NAME}: {message}"]
+    for document in (by("shared"), by("", "bank"), by("shared", egressIP={"ipv4": "10.6.0.9"})):
+        assert await door.create(document) == refusal
+        assert said(await review(door, document)) == refusal
+    assert await door.create(by("shop")) == [], "another gateway has room"
+    assert await door.create(by("nowhere")) == [], "one that comes later is waited for"
+    known = by("shared")
+    known["metadata"]["name"] = "d"
+    assert await door.create(known) == [], "it is one of them already"
+    wider = by("shared", destSubnet=["203.0.113.0/24"])
+    assert await door.update(by("shared"), wider) == []
+    assert said(await review(door, cluster_wide())) == []
+
+
+@pytest.mark.parametrize("crowded", ["shop", "tenant"])
+async def test_limits_keep_no_cluster_policy_out_of_a_namespace(door: Door, crowded: str) -> None:
+    """Neither the namespace's nor the gateway's."""
+    for name in "abcde":
+        namespace = "shop" if crowded == "shop" else f"{crowded}-{name}"
+        door.world.put(EGRESS_GATEWAY_POLICIES, policy(name, namespace, egressGatewayName="shared"))
     document = cluster_wide("web")
     door.world.api.put(EGRESS_CLUSTER_POLICIES, document)
     source = door.world.api.objects["egressclusterpolicies", "", "web"]
     genuine = standing_for(source)
-    serving = PolicyAdmission(door.world.reader, limits=LIMITS, serves_cluster_policies=True)
+    serving = PolicyAdmission(door.world.reader, limits=LIMITS, policies_per_gateway=MOST, serves_cluster_policies=True)
 
     async def refused(admission: PolicyAdmission, document: Document) -> bool:
         return bool(said(await admission.validate(request(Operation.CREATE, document))))
@@ -395,7 +432,7 @@ async def test_limits_keep_no_cluster_policy_out_of_a_namespace(door: Door) -> N
     assert await refused(door.admission, genuine), "where none is served, none is believed"
     for forged in (
         standing_for(source, metadata={"name": "web"}),
-        standing_for(source, egressGatewayName="shop"),
+        *([standing_for(source, egressGatewayName="shop")] if crowded == "shop" else []),
         standing_for(source, egressIP={"ipv4": "10.6.0.3"}),
         standing_for({**source, "metadata": {**source["metadata"], "uid": "another"}}),
         standing_for({**source, "metadata": {**source["metadata"], "name": "gone"}}),
