@@ -5,10 +5,14 @@ from time import sleep
 
 import pytest
 
+from coil.eip.eip_set import MOST_POLICIES
+from coil_egress_agent.eip.node_pods import PODS_OVER_POLICY_LIMIT
+from integration.egress.api import Document
 from integration.egress.capture import Capture
 from integration.eip.flow import Flow
+from integration.eip.node import StageNode
 from integration.eip.test_metric import figure
-from integration.eip.world import World
+from integration.eip.world import GROUP, SHOP, World
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
@@ -97,6 +101,41 @@ def test_where_a_namespace_exceeds_its_limit_its_newest_policy_is_dropped(world:
         oldest.delete()
         world.await_seen(late, newest.eip())
         assert figure(node, EXCESS) == 0
+
+
+def test_a_pod_with_more_policies_than_apply_to_it_is_told_by_its_nodes_tunnel(world: World) -> None:
+    """The first policies serve it, and what else it sends is dropped."""
+    node, labels = world.node("n3"), {"app": "crowded"}
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1"))
+        pod = stack.enter_context(world.pod(node.name, **labels))
+        first = stack.enter_context(
+            world.policy(gateway, labels=labels, destSubnet=[f"{world.server.addresses[4]}/32"], priority=1)
+        )
+        world.await_seen(pod, first.eip())
+        wait_until(lambda: crowded(world, node) == ("False", 0), what="no pod has too many policies")
+        for number in range(MOST_POLICIES - 1):
+            stack.enter_context(world.policy(gateway, labels=labels, destSubnet=[f"192.0.2.{number}/32"]))
+        last = stack.enter_context(
+            world.policy(gateway, labels=labels, destSubnet=[f"{world.server.others[4]}/32"], priority=-1)
+        )
+        wait_until(lambda: crowded(world, node) == ("True", 1), what="the pod is told of")
+        assert f"{SHOP}/{pod.sandbox.pod.name}:" in tunnel_condition(world, node)["message"]
+        world.await_seen(pod, first.eip())
+        assert world.seen(pod, world.server.others[4]) is None
+        first.delete()
+        world.await_seen(pod, last.eip(), at=world.server.others)
+        wait_until(lambda: crowded(world, node) == ("False", 0), what="it is told of no more")
+
+
+def crowded(world: World, node: StageNode) -> tuple[str, float]:
+    """The status of the node's condition, and the metric."""
+    return str(tunnel_condition(world, node).get("status", "")), figure(node, "coil_egress_eip_pods_over_policy_limit")
+
+
+def tunnel_condition(world: World, node: StageNode) -> Document:
+    conditions = world.api.get(f"{GROUP}/egresstunnels/{node.name}").get("status", {}).get("conditions", ())
+    return next((each for each in conditions if each["type"] == PODS_OVER_POLICY_LIMIT), {})
 
 
 def test_open_lets_it_out_from_its_own_node(world: World) -> None:

@@ -77,7 +77,8 @@ def _tunnel_definition() -> Document:
             "conditions": conditions_schema(
                 "What the node's agent has found.",
                 "PolicyTrafficDropped: a packet filter of another program drops what policies send. PoliciesBypassed: "
-                "the data plane of another program carries what pods send past policies, or (Unknown) may do so.",
+                "the data plane of another program carries what pods send past policies, or (Unknown) may do so. "
+                "PodsOverPolicyLimit: more policies select one of the node's pods than apply to a pod.",
             ),
         },
     )

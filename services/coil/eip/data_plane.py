@@ -40,7 +40,7 @@ from coil.eip.element_ledger import ElementLedger
 from coil.eip.network_union import NetworkUnion
 from coil.eip.path_change import ClassPaths, PathChanges, PathLog, PolicyPath
 from coil.eip.policy_class import CLOSED_REF, PolicyClasses, PolicyList, limit_policies
-from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_word
+from coil.eip.source_index import SourceIndex, SourceNumber, source_family, source_number, source_word
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.interval import Span, span_word, touching
@@ -202,6 +202,27 @@ class DataPlaneIndex:
         for address in addresses:
             words[Family.of(address)][str(address)] = None
         self._ledger.write("known", {SETS[family].known: words[family] for family in Family})
+
+    def find_crowded(self, addresses: Iterable[IPAddress]) -> set[IPAddress]:
+        """Those of the addresses that more policies concern than apply to one source, as of the last `take_changes`.
+        O(1) while there is no such source, and else O(addresses × ranges of such sources).
+        """
+        found: set[IPAddress] = set()
+        if CLOSED_REF not in self._classes_of:
+            return found
+        ranges = {family: self._crowded_ranges(family) for family in Family}
+        for address in addresses:
+            key = self._class_of.get(source_number(address))
+            if key is not None:
+                crowded = key[1][-1] == CLOSED_REF
+            else:
+                crowded = any(first <= int(address) <= last for first, last in ranges[Family.of(address)])
+            if crowded:
+                found.add(address)
+        return found
+
+    def _crowded_ranges(self, family: Family) -> list[Span]:
+        return [span for span, (_, refs) in self._range_class[family].items() if refs[-1] == CLOSED_REF]
 
     def take_changes(self) -> ElementChanges:
         """What leads from the elements at the last call, none at first, to those of now."""

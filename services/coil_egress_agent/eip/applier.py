@@ -24,7 +24,7 @@ from typing import Any, Final
 from structlog.typing import FilteringBoundLogger
 
 from coil.crd.egress_gateway import PolicyRef
-from coil.crd.meta import OwnerReference
+from coil.crd.meta import Condition, OwnerReference
 from coil.crd.names import NodeName
 from coil.eip.tunnel_plan import Peer
 from coil.kernel.family import IPAddress
@@ -39,6 +39,7 @@ from coil_egress_agent.eip.lease_renewer import LeaseDemand, LeaseRenewer
 from coil_egress_agent.eip.mesh import MeshSync, plan_marks
 from coil_egress_agent.eip.metric import NodeMetrics, Operation
 from coil_egress_agent.eip.node_assignment import LeaseState, NodeAssignment, carrying_nodes, plan_assignment
+from coil_egress_agent.eip.node_pods import crowded_condition
 from coil_egress_agent.eip.pod_hold import PodHold
 
 MESH_SECONDS: Final = 2.0
@@ -49,7 +50,7 @@ GATHER_SECONDS: Final = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deps:
-    """What the applier works with."""
+    """What the applier works with. `note` is called with conditions of the node's EgressTunnel."""
 
     overlay: Overlay
     tables: Tables
@@ -61,6 +62,7 @@ class Deps:
     tracker: ChangeTracker
     builder: DataPlaneBuilder
     pod_hold: PodHold
+    note: Callable[[Condition], object]
 
 
 class Applier:
@@ -105,6 +107,7 @@ class Applier:
         self._published: Mapping[str, int] = {}
         self._refused: frozenset[IPAddress] = frozenset()
         self._excess: frozenset[PolicyRef] = frozenset()
+        self._crowded: frozenset[str] = frozenset()
         self._loaded = self._leaving = False
         self._released = asyncio.Event()
         self._mesh_retry: asyncio.TimerHandle | None = None
@@ -237,6 +240,7 @@ class Applier:
         with self._metrics.measured(Operation.COMPUTE):
             outcome = await self._compute(deps.builder.update, snapshot, lease, peers=peers, held=assignment.addresses)
         self._note_excess(deps.builder.excess)
+        self._note_crowded(outcome.crowded)
         deps.prober.expect(outcome.moved)
         marks = self._wanted_marks(snapshot, peers, outcome)
         await self._set_marks({**self._marks, **marks}, look=look)
@@ -266,6 +270,14 @@ class Applier:
             self._log.error("policies exceed the limits of their namespaces: not served", namespaces=namespaces)
         self._excess = excess
         self._metrics.set_excess(len(excess))
+
+    def _note_crowded(self, pods: frozenset[str]) -> None:
+        condition = crowded_condition(pods)
+        if pods - self._crowded:
+            self._log.warning("pods have more policies than apply to a pod", reason=condition.message)
+        self._crowded = pods
+        self._metrics.set_crowded(len(pods))
+        self._deps.note(condition)
 
     async def _set_elements(self, outcome: Outcome) -> None:
         tables = self._deps.tables

@@ -27,12 +27,13 @@ from coil_egress_agent.eip.node_pods import PodsView
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """`changes` since the last one, and whose ways they `moved`. `clients` are the nodes whose pods leave through this
-    node; None: any may be.
+    node; None: any may be. `crowded` are the keys of this node's pods that have more policies than apply to a pod.
     """
 
     changes: ElementChanges
     moved: PathChanges
     clients: frozenset[NodeName] | None
+    crowded: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,9 @@ class DataPlaneBuilder:
             else:
                 self._nodes.pop(ref, None)
         changes, moved = self.index.take_changes(), self.index.take_moves()
-        return Outcome(changes=changes, moved=moved, clients=self._clients(views))
+        known = self._pods.known
+        crowded = frozenset(known[address] for address in self.index.find_crowded(known))
+        return Outcome(changes=changes, moved=moved, clients=self._clients(views), crowded=crowded)
 
     def _parse_policies(self) -> None:
         known, self._statements = self._statements, {}

@@ -169,6 +169,7 @@ async def assemble(settings: Settings, process: Process) -> None:
                 limits=settings.namespace_limits,
             ),
             pod_hold=pod_hold,
+            note=reporter.tell_condition,
         ),
         node=node,
         metrics=metrics,

@@ -140,6 +140,11 @@ class NodeMetrics:
             "Policies that exceed the limits of their namespaces; what they apply to is dropped.",
             registry=registry,
         )
+        self._crowded = Gauge(
+            "coil_egress_eip_pods_over_policy_limit",
+            "Pods of this node that more policies select than apply to a pod; what only the others are for is dropped.",
+            registry=registry,
+        )
         self.forward_dropped = Gauge(
             "coil_egress_eip_forward_dropped",
             "Directions and families in which packet filters of others drop packets of policies.",
@@ -171,6 +176,9 @@ class NodeMetrics:
 
     def set_excess(self, count: int) -> None:
         self._excess.set(count)
+
+    def set_crowded(self, count: int) -> None:
+        self._crowded.set(count)
 
     def set_peers(self, count: int) -> None:
         self._peers.set(count)

@@ -9,15 +9,17 @@ one, unknown sources reach no destination of policies that fail closed (`coil.ei
 A pod that is being deleted is *known* no more: its address may be given to the next pod before its object is gone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from coil.crd.builtin import Pod, pod_uids
 from coil.crd.egress_gateway import PolicyRef
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
-from coil.crd.meta import LabelSelector
+from coil.crd.meta import Condition, LabelSelector
 from coil.crd.resource import Resource, object_key
+from coil.crd.validation import render_names
+from coil.eip.eip_set import MOST_POLICIES
 from coil.eip.slice_packing import endpoint_of, is_finished
 from coil.kernel.family import IPAddress
 from coil_egress_agent.eip.node_assignment import parse_address
@@ -35,18 +37,20 @@ class NodePod(Pod, frozen=True, kw_only=True):
         )
 
 
+PODS_OVER_POLICY_LIMIT: Final = "PodsOverPolicyLimit"
+"""The type of the EgressTunnel's condition."""
 NODE_PODS: Final[Resource[NodePod]] = Resource("", "v1", "pods", "Pod", namespaced=True, type=NodePod)
 
 
 @dataclass(frozen=True, slots=True)
 class PodsView:
     """`sources` are the addresses of the node's pods by the policies that select them; `known` those of all its pods of
-    which that is told. It is the state of that `version`.
+    which that is told, with the pods' keys ("namespace/name"). It is the state of that `version`.
     """
 
     version: int = 0
     sources: Mapping[PolicyRef, frozenset[IPAddress]] = field(default_factory=dict)
-    known: frozenset[IPAddress] = frozenset()
+    known: Mapping[IPAddress, str] = field(default_factory=dict)
 
 
 class NodePods:
@@ -131,17 +135,15 @@ class NodePods:
     def view(self) -> PodsView:
         """All of it, as it is now. O(pods of the node)."""
         sources: dict[PolicyRef, set[IPAddress]] = {}
-        known: set[IPAddress] = set()
+        known: dict[IPAddress, str] = {}
         for key, pod in self._pods.items():
             addresses = {*_addresses(pod), *(() if is_finished(pod) else self._told.get(key, ()))}
             if not pod.metadata.deleting:
-                known |= addresses
+                known |= dict.fromkeys(addresses, key)
             if addresses:
                 for ref in self._selecting[key]:
                     sources.setdefault(ref, set()).update(addresses)
-        return PodsView(
-            self.version, {ref: frozenset(addresses) for ref, addresses in sources.items()}, frozenset(known)
-        )
+        return PodsView(self.version, {ref: frozenset(addresses) for ref, addresses in sources.items()}, known)
 
     def _enter(self, pod: NodePod) -> None:
         key = object_key(pod.metadata)
@@ -163,6 +165,20 @@ class NodePods:
             self.settled = self.version + 1
         for listener in self._listeners:
             listener()
+
+
+def crowded_condition(pods: Collection[str]) -> Condition:
+    """What the node's EgressTunnel says of pods with more policies than apply to one; `pods` are their keys."""
+    if pods:
+        status, reason = "True", "TooManyPolicies"
+        message = (
+            f"more than {MOST_POLICIES} policies select {render_names(sorted(pods))}: the first {MOST_POLICIES - 1} "
+        )
+        message += "of each pod apply, and what else it sends out of the cluster is dropped"
+    else:
+        status, reason = "False", "WithinLimit"
+        message = f"no more than {MOST_POLICIES} policies select a pod"
+    return Condition(type=PODS_OVER_POLICY_LIMIT, status=status, reason=reason, message=message)
 
 
 def _meaning(pod: NodePod) -> object:

@@ -273,6 +273,7 @@ class Agent:
                     DataPlaneIndex(clock=loop.time), node=NODE, extra=(), limits=NamespaceLimits()
                 ),
                 pod_hold=self.pod_hold,
+                note=self.reporter.tell_condition,
             ),
             node=NODE,
             metrics=metrics,

@@ -6,16 +6,18 @@ from ipaddress import ip_address
 import msgspec
 import pytest
 
-from coil.crd.builtin import Node, NodeAddress, NodeStatus
+from coil.crd.builtin import Node, NodeAddress, NodeStatus, PodIP, PodSpec, PodStatus
 from coil.crd.egress_gateway import GatewayNode
+from coil.crd.egress_gateway_policy import AppliedTo
 from coil.crd.eip_limit import NamespaceLimits
 from coil.crd.meta import ObjectMeta
-from coil.eip.eip_set import CLOSED, DECISIONS, HERE, SETS, VALID
+from coil.eip.eip_set import CLOSED, DECISIONS, HERE, MOST_POLICIES, SETS, VALID
 from coil.kernel.family import Family
 from coil.kube.errors import ConflictError, UnavailableError
 from coil.kube.lease_lock import Lease, LeaseSpec
 from coil_egress_agent.eip.applier import MESH_SECONDS
 from coil_egress_agent.eip.lease_renewer import parse_lease
+from coil_egress_agent.eip.node_pods import PODS_OVER_POLICY_LIMIT, NodePod
 from tests.coil.eip.packet_oracle import fate_by_sets
 from tests.coil_egress_agent.eip.memory_lease import Trip
 from tests.coil_egress_agent.eip.node_scene import (
@@ -525,6 +527,46 @@ async def test_marks_that_the_kernel_refuses_are_tried_again() -> None:
         assert not scene.agent.tables.of(DECISIONS.name)
         scene.journal.refuse.clear()
         await until(lambda: scene.agent.tables.of(DECISIONS.name))
+
+
+@pytest.mark.parametrize("by_subnet", [False, True])
+async def test_a_pod_with_more_policies_than_apply_to_it_is_told(by_subnet: bool) -> None:
+    """By the node's tunnel, a metric and the log; of this node's pods, and whatever selects them."""
+    scene = held_scene()
+    subnets = AppliedTo(pod_subnet=("10.244.1.0/24", "10.244.2.0/24"))
+    for number in range(MOST_POLICIES):
+        name = f"q{number}"
+        scene.cluster.policies.put(policy(name, applied_to=subnets) if by_subnet else policy(name))
+        if not by_subnet:
+            scene.cluster.slices.put(endpoints(POD, FAR_POD, name=name))
+    pod = NodePod(
+        metadata=ObjectMeta(name="web", namespace="t1", uid="uid-web"),
+        spec=PodSpec(node_name="n1"),
+        status=PodStatus(pod_ips=(PodIP(ip=POD[0]),)),
+    )
+
+    def told(scene: Scene) -> dict[str, str]:
+        known = scene.cluster.tunnels.get("n1")
+        assert known is not None
+        return {each.status: each.message for each in known.status.conditions if each.type == PODS_OVER_POLICY_LIMIT}
+
+    def count(scene: Scene) -> float | None:
+        return scene.agent.registry.get_sample_value("coil_egress_eip_pods_over_policy_limit")
+
+    async with running(scene):
+        await until(lambda: "False" in told(scene))
+        assert count(scene) == 0
+        scene.cluster.pods.put(pod)
+        await until(lambda: "True" in told(scene))
+        assert told(scene) == {
+            "True": "more than 8 policies select t1/web: the first 7 of each pod apply, and what else it sends out of "
+            "the cluster is dropped"
+        }
+        assert count(scene) == 1
+        assert len([entry for entry in scene.agent.logged.entries if "more policies" in entry["event"]]) == 1
+        scene.cluster.policies.remove("t1/q0")
+        await until(lambda: "False" in told(scene))
+        assert count(scene) == 0
 
 
 async def test_policies_beyond_what_their_namespace_may_have_are_dropped_and_no_others() -> None:
