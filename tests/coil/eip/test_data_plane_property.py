@@ -13,7 +13,7 @@ from coil.eip.claim import Eip
 from coil.eip.classification import PolicyView
 from coil.eip.data_plane import DataPlaneIndex
 from coil.eip.decision_cache import REST_SECONDS
-from coil.eip.eip_set import DECIDED, DECISIONS, HERE, PENDING, SETS, VALID
+from coil.eip.eip_set import CLOSED_WORD, DECIDED, DECISIONS, HERE, PENDING, SETS, VALID
 from coil.kernel.family import Family, IPAddress, IPNetwork
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 from tests.coil.eip.packet_oracle import (
@@ -246,6 +246,24 @@ def test_a_lost_gateway_leaves_ranges_as_they_are() -> None:
     assert len(changes) == 3 * 200
 
 
+def test_as_many_policies_as_a_cluster_may_have_are_told_apart() -> None:
+    """And what goes leaves nothing, and the others as they are."""
+    names, index = SETS[Family.IPV4], crowd(20_000)
+    elements = index.elements()
+    words = set(elements[names.classes].values())
+    assert len(words) == len(elements[names.classes]) == 20_000
+    assert words == set(elements[names.eips]) == set(elements[names.ways]) - {CLOSED_WORD}
+    assert sum(len(elements[name]) for name in names.ranges) == 20_000
+    gone = {str(IPv4Address("10.1.0.0") + number) for number in range(200)}
+    for number in range(len(gone)):
+        index.remove_policy(PolicyRef(namespace="default", name=f"p{number}"))
+    assert not index.take_changes().adds
+    classes = elements[names.classes]
+    left = {address: word for address, word in classes.items() if address not in gone}
+    assert index.elements()[names.classes] == left
+    assert set(index.elements()[names.ways]) == {CLOSED_WORD, *left.values()}
+
+
 def crowd_policies(count: int) -> list[PolicyView]:
     return [
         PolicyView(
@@ -261,8 +279,9 @@ def crowd_policies(count: int) -> list[PolicyView]:
 def crowd(count: int) -> DataPlaneIndex:
     index = DataPlaneIndex(clock=time.monotonic)
     index.set_own(OWN)
-    index.set_policies(crowd_policies(count))
-    for number, policy in enumerate(crowd_policies(count)):
+    policies = crowd_policies(count)
+    index.set_policies(policies)
+    for number, policy in enumerate(policies):
         index.set_sources(policy.ref, {IPv4Address("10.1.0.0") + number: OWN})
     index.take_changes()
     return index

@@ -78,6 +78,34 @@ def test_how_many_policies_are_served_is_told_beside_the_limit() -> None:
     assert status.policy_usage == PolicyUsage(served=2, limit=7)
 
 
+def test_a_full_gateway_of_the_longest_names_fits_into_an_object() -> None:
+    """While all that it has moves, too: etcd takes no more than 1.5 MiB, and after that nobody has a failover."""
+    count = 2000  # the chart's eip.limits.policiesPerGateway
+    nodes = [NodeName(letter * 253) for letter in "ab"]
+    longest = IPv6Address("fd90:e2f1:4732:ffff:ffff:ffff:ffff:0")
+
+    def placed_on(node: NodeName) -> Placement:
+        return Placement(
+            placed=tuple(
+                Placed(
+                    policy=PolicyRef(namespace=f"{number:063}", name=f"{number:063}"),
+                    eip=Eip(IPv4Address("198.18.0.0") + number, longest + number),
+                    node=node,
+                )
+                for number in range(count)
+            )
+        )
+
+    moved = gateway(revision=1 << 40)
+    facts = [fact(name, applied=0) for name in nodes]
+    for target in nodes:
+        status = plan_status(moved, placed_on(target), facts, limit=count, now=NOW)
+        moved = msgspec.structs.replace(moved, status=status)
+        assert sum(len(listed.eips) for listed in status.node_list) >= count
+        assert len(msgspec.json.encode(moved)) < 1 << 20
+    assert all(eip.leaving for eip in moved.status.node_list[0].eips), "they leave the one before the other has them"
+
+
 def test_nothing_new_is_the_same_status() -> None:
     before = gateway(revision=0)
     status = plan_status(before, placement(p="a"), [fact("a")], now=NOW)
