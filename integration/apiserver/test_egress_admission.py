@@ -9,6 +9,7 @@ import pytest
 
 from integration.apiserver.egress_world import NAME, Document, EgressWorld, egress_document
 from integration.apiserver.spoilt_secret import spoil_certificates
+from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.deployment import apply
 from integration.patience import wait_until
@@ -17,10 +18,21 @@ pytestmark = pytest.mark.apiserver
 
 CALLED = 'admission webhook "validate.egress.coil.cybozu.com" denied the request: '
 BUDGET = "spec.podDisruptionBudget"
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/egress"
+FIRST_WITH_APPARMOR_FIELD = Version(1, 30)
+
+
+def with_host_path(path: str, image: str = "example.invalid/side:1") -> Document:
+    containers = [{"name": "egress"}, {"name": "side", "image": image}]
+    return {"spec": {"containers": containers, "volumes": [{"name": "data", "hostPath": {"path": path}}]}}
+
+
+def with_container(**fields: Any) -> Document:
+    return {"spec": {"containers": [{"name": "egress", **fields}]}}
 
 
 class Door:
-    """Egresses of a namespace, judged by one egress-controller. `old` was stored before it came."""
+    """Egresses of a namespace, judged by one egress-controller. `old` and `privileged` were stored before it came."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.world = EgressWorld(plane)
@@ -28,6 +40,8 @@ class Door:
         self.path = f"/apis/coil.cybozu.com/v2/namespaces/{self.namespace}/egresses"
         self.old = f"1{secrets.token_hex(3)}"
         self.world.apply_egress(self.namespace, self.old, destinations=["10.0.0.999/24"])
+        self.privileged = f"privileged-{secrets.token_hex(3)}"
+        self.world.apply_egress(self.namespace, self.privileged, template=with_host_path("/var/lib/data"))
         self.world.start_replica()
 
     def post(self, **spec: Any) -> tuple[int, Document]:
@@ -85,9 +99,24 @@ def test_a_refusal_as_kubectl_prints_it(door: Door) -> None:
             "an admin allows it with --allow-privileged-templates",
         ),
         (
-            {"template": {"spec": {"containers": [{"name": "egress", "securityContext": {"privileged": True}}]}}},
+            {"template": with_container(securityContext={"privileged": True})},
             "spec.template.spec.containers[0].securityContext.privileged",
             "must not be true",
+        ),
+        (
+            {"template": with_container(livenessProbe={"httpGet": {"port": 80, "host": "169.254.169.254"}})},
+            "spec.template.spec.containers[0].livenessProbe.httpGet.host",
+            "must not be given",
+        ),
+        (
+            {"template": with_container(lifecycle={"preStop": {"tcpSocket": {"port": 22, "host": "127.0.0.1"}}})},
+            "spec.template.spec.containers[0].lifecycle.preStop.tcpSocket.host",
+            "must not be given",
+        ),
+        (
+            {"template": {"metadata": {"annotations": {APPARMOR: "unconfined"}}}},
+            f"spec.template.metadata.annotations[{APPARMOR}]",
+            "'unconfined' must be runtime/default",
         ),
         ({"podDisruptionBudget": {"minAvailable": "101%"}}, f"{BUDGET}.minAvailable", "must be at most 100%"),
         ({"podDisruptionBudget": {"maxUnavailable": -1}}, f"{BUDGET}.maxUnavailable", "must not be negative"),
@@ -178,6 +207,35 @@ def test_one_from_before_can_be_labelled_scaled_mended_and_deleted_but_not_made_
     mended = json.dumps({"spec": {"destinations": ["10.0.0.99/24"]}})
     kubectl(door.namespace, "patch", "egress", old, "--type=merge", f"--patch={mended}")
     kubectl(door.namespace, "delete", "egress", old, "--timeout=180s")
+
+
+def test_what_is_made_of_an_annotation_is_why_it_is_refused(door: Door) -> None:
+    """The API server gives the container no profile, whoever creates the pod."""
+    door.world.kubectl(door.namespace, "create", "serviceaccount", "default")
+    plane, path = door.world.plane, f"/api/v1/namespaces/{door.namespace}/pods"
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "annotated", "annotations": {APPARMOR: "unconfined"}},
+        "spec": {"containers": [{"name": "egress", "image": "example.invalid/coil:test"}]},
+    }
+    status, body = plane.request("POST", f"{path}?dryRun=All", json.dumps(pod).encode())
+    assert status == 201, body
+    context = json.loads(body)["spec"]["containers"][0].get("securityContext", {})
+    if plane.version >= FIRST_WITH_APPARMOR_FIELD:
+        assert context["appArmorProfile"] == {"type": "Unconfined"}
+
+
+def test_a_template_with_privileges_from_before_is_left_alone_or_mended_as_a_whole(door: Door) -> None:
+    kubectl, old = door.world.kubectl, door.privileged
+    kubectl(door.namespace, "label", "egress", old, "team=network")
+    kubectl(door.namespace, "scale", "egress", old, "--replicas=2")
+    field = "spec.template.spec.volumes[0].hostPath"
+    for worse in (with_host_path("/"), with_host_path("/var/lib/data", image="example.invalid/evil:1")):
+        patch = json.dumps({"spec": {"template": worse}})
+        assert field in door.refusal("patch", "egress", old, "--type=merge", f"--patch={patch}")
+    mended = json.dumps({"spec": {"template": {"spec": {"volumes": []}}}})
+    kubectl(door.namespace, "patch", "egress", old, "--type=merge", f"--patch={mended}")
 
 
 def test_the_definition_is_applied_again_and_leaves_room_for_the_annotation(plane: ControlPlane) -> None:

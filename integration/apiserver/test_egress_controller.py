@@ -9,6 +9,7 @@ import pytest
 
 from integration.apiserver.egress_world import (
     IMAGE,
+    NAME,
     STOP_TIMEOUT,
     Document,
     EgressReplica,
@@ -24,6 +25,7 @@ from integration.deployment import (
     apply_chart,
     apply_cluster_networks,
     former_router_binding,
+    remove_webhooks,
 )
 from integration.patience import wait_until
 
@@ -37,6 +39,9 @@ LABELS = {
 }
 # Stored before there was a webhook, and good enough for the schema.
 OLD: dict[str, Any] = {"destinations": ["10.0.0.999/24", "192.0.2.0/24"]}
+PRIVILEGED: dict[str, Any] = {
+    "spec": {"containers": [{"name": "egress"}], "volumes": [{"name": "root", "hostPath": {"path": "/"}}]}
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +53,7 @@ def world() -> Iterator[EgressWorld]:
         world = EgressWorld(plane)
         try:
             world.apply_egress(world.add_namespace(), **OLD)
+            world.apply_egress(world.add_namespace(), template=PRIVILEGED)
             world.start_replica(RESYNC, CLUSTER_NETWORKS_FLAG, "--cluster-cidr=198.51.100.0/24")
             yield world
             assert world.missing_rights() == []
@@ -354,6 +360,31 @@ def test_an_egress_from_before_admission_is_carried_out_as_far_as_it_goes(world:
     message = "spec.destinations[0]: '10.0.0.999/24' is not a network in CIDR notation"
     assert world.events(old)["EgressInvalid"] == message
     world.await_object("deployment", old)
+
+
+def test_privileges_from_before_admission_make_no_router_pods(world: EgressWorld, replica: EgressReplica) -> None:
+    old = f"{world.name}-1"
+    wait_until(lambda: "TemplateNotAllowed" in world.events(old), what="an Event that tells it")
+    assert "spec.template.spec.volumes[0].hostPath" in world.events(old)["TemplateNotAllowed"]
+    world.await_object("service", old)
+    await_resyncs(replica, 2)
+    assert world.find("deployment", old) is None
+    patch(world, old, template={"spec": {"volumes": None}})
+    becomes(lambda: len(router_pods(world, old)), 1, what="a router pod, once it is mended")
+
+
+def test_a_deployment_does_not_get_privileges_past_admission(world: EgressWorld, namespace: str) -> None:
+    world.apply_egress(namespace)
+    becomes(lambda: len(router_pods(world, namespace)), 1, what="a router pod")
+    before = world.get("deployment", namespace)["spec"]["template"]
+    remove_webhooks(world.plane, of=NAME)
+    try:
+        patch(world, namespace, template=PRIVILEGED, replicas=2)
+    finally:
+        world.replicas[0].restore()
+    wait_until(lambda: "TemplateNotAllowed" in world.events(namespace), what="an Event that tells it")
+    becomes(lambda: len(router_pods(world, namespace)), 2, what="as many router pods as it says")
+    assert world.get("deployment", namespace)["spec"]["template"] == before
 
 
 def test_nothing_is_written_when_nothing_has_changed(

@@ -124,7 +124,7 @@ class Told:
 class Scene:
     """`look` lets all caches follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, privileged_templates: bool = False) -> None:
         self.api = MemoryApi()
         self.client = MemoryClient(self.api)
         self.told = Told()
@@ -173,6 +173,7 @@ class Scene:
             accounts=self.accounts,
             recorder=self.told,
             program=PROGRAM,
+            privileged_templates=privileged_templates,
             log=LOG,
         )
 

@@ -1,8 +1,8 @@
 """Validates Egresses: every rule one must keep, as a pure function from documents to lists of field errors.
 
-Used twice: admission refuses what breaks a rule, and the controller tells of those that were stored past admission. An
-empty list means valid. What the router pods' template says beyond its labels, annotations and privileges is judged by
-the API server, when the controller makes a Deployment of it.
+Used twice: admission refuses what breaks a rule, and the controller tells of those that were stored past admission, and
+makes no router pods of a template with rights that it may not give. An empty list means valid. What the template says
+beyond its labels, annotations and rights is judged by the API server, when the controller makes a Deployment of it.
 """
 
 import re
@@ -24,21 +24,36 @@ _BOUNDS = ("minAvailable", "maxUnavailable")
 
 
 def validate_egress(egress: Egress, *, privileged_templates: bool = False) -> list[FieldError]:
-    """The rules that an Egress keeps by itself, whatever else is in the cluster.
+    """All rules that an Egress keeps by itself, whatever else is in the cluster.
 
     `privileged_templates`: its router pods may have any privilege (`coil.crd.template_privilege`).
     """
+    return [*validate_fields(egress), *validate_rights(egress, privileged_templates=privileged_templates)]
+
+
+def validate_fields(egress: Egress) -> list[FieldError]:
+    """The rules that are not about the rights of router pods."""
     spec = egress.spec
-    template = spec.template or {}
     return [
         *_validate_name(egress.metadata.name),
         *_validate_destinations(spec.destinations),
         *_validate_strategy(spec.strategy or {}),
-        *_validate_template(template),
-        *(() if privileged_templates else validate_privileges(template, path="spec.template")),
+        *_validate_template(spec.template or {}),
         *_validate_budget(spec.pod_disruption_budget or {}),
         *_validate_namespaces(spec.allowed_namespaces),
     ]
+
+
+def validate_rights(egress: Egress, *, privileged_templates: bool = False) -> list[FieldError]:
+    """What the template says that router pods may not have. Any container of theirs could use it, so the template as a
+    whole is to be refused, and not the one field.
+    """
+    template = egress.spec.template or {}
+    faults = [] if privileged_templates else list(validate_privileges(template, path="spec.template"))
+    if (template.get("spec") or {}).get("hostNetwork"):
+        message = "must not be true: a router pod needs a network namespace of its own"
+        faults.append(FieldError("spec.template.spec.hostNetwork", message))
+    return faults
 
 
 def _validate_name(name: str) -> Iterator[FieldError]:
@@ -80,9 +95,6 @@ def _validate_template(template: Mapping[str, Any]) -> Iterator[FieldError]:
     metadata = template.get("metadata") or {}
     yield from validate_labels(metadata.get("labels") or {}, path="spec.template.metadata.labels")
     yield from validate_annotations(metadata.get("annotations") or {}, path="spec.template.metadata.annotations")
-    if (template.get("spec") or {}).get("hostNetwork"):
-        message = "must not be true: a router pod needs a network namespace of its own"
-        yield FieldError("spec.template.spec.hostNetwork", message)
 
 
 def _validate_budget(budget: Mapping[str, Any]) -> Iterator[FieldError]:

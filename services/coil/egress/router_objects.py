@@ -117,6 +117,16 @@ def overlay_deployment(live: Document, wanted: Document) -> Document:
     }
 
 
+def render_replicas(egress: Egress) -> Document:
+    """What of a Deployment follows an Egress whose template may not be carried out."""
+    return {"spec": {"replicas": egress.spec.replicas}}
+
+
+def overlay_replicas(live: Document, wanted: Document) -> Document:
+    """`live` with the number of pods of `wanted`."""
+    return {**live, "spec": {**live["spec"], **wanted["spec"]}}
+
+
 def _template_keys(live: Document) -> Mapping[str, list[str]]:
     """What the template said the last time; nothing when that was not written down, or not by us."""
     text = (live["metadata"].get("annotations") or {}).get(ANNOTATION_TEMPLATE_KEYS, "")

@@ -2,12 +2,13 @@
 
 Every replica answers, also before its caches are synced, as it needs nothing but the object. A new Egress must keep
 every rule; an update is refused only for rules that it breaks itself, so that an Egress that was stored in violation of
-some can still be labelled, scaled or repaired step by step. The number of router pods is also changed through the scale
+some can still be labelled, scaled or repaired step by step. A template with rights that router pods may not have is an
+exception: it stays as it is or is repaired as a whole, because whatever else is changed in it would run with these
+rights. The number of router pods is also changed through the scale
 subresource, which webhooks do not see: its bounds are in the CRD's schema.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from coil.admission.review import (
@@ -22,7 +23,7 @@ from coil.admission.review import (
 )
 from coil.admission.server import AdmissionHandler
 from coil.crd.egress import Egress
-from coil.crd.egress_validation import validate_egress
+from coil.crd.egress_validation import validate_fields, validate_rights
 from coil.crd.validation import FieldError
 from coil.egress.router_pod import ROUTER_CONTAINER
 
@@ -41,7 +42,7 @@ class EgressAdmission:
 
     def __init__(self, *, privileged_templates: bool = False, served: bool = True) -> None:
         self._accepted = ALLOWED if served else Allowed(warnings=[_UNSERVED])
-        self._validate = partial(validate_egress, privileged_templates=privileged_templates)
+        self._privileged_templates = privileged_templates
 
     @property
     def handlers(self) -> Mapping[str, AdmissionHandler]:
@@ -66,16 +67,22 @@ class EgressAdmission:
             new = decode_object(request.object, Egress)
         except ReviewError as error:
             return Invalid([FieldError("spec", str(error))])
-        old = self._faults_before(request) if request.operation is Operation.UPDATE else []
-        faults = [fault for fault in self._validate(new) if fault not in old]
+        old = _find_old(request)
+        before = validate_fields(old) if old is not None else []
+        faults = [fault for fault in validate_fields(new) if fault not in before]
+        if old is None or old.spec.template != new.spec.template:
+            faults += validate_rights(new, privileged_templates=self._privileged_templates)
         return Invalid(faults) if faults else self._accepted
 
-    def _faults_before(self, request: AdmissionRequest) -> list[FieldError]:
-        """The violations before an update; none if the object cannot be decoded: the new one must keep every rule."""
-        try:
-            return self._validate(decode_object(request.old_object, Egress))
-        except ReviewError:
-            return []
+
+def _find_old(request: AdmissionRequest) -> Egress | None:
+    """What an update changes; None for a new Egress, and if it cannot be decoded: the new one must keep every rule."""
+    if request.operation is not Operation.UPDATE:
+        return None
+    try:
+        return decode_object(request.old_object, Egress)
+    except ReviewError:
+        return None
 
 
 def plan_container(egress: Egress) -> Patch:

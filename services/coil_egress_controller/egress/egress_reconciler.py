@@ -3,6 +3,9 @@
 For each Egress: the ServiceAccount of its namespace, then the three objects, independently, so that the refusal of one
 does not prevent the others; then the status, which the scale subresource and so autoscalers read. A deleted Egress
 needs no work: its objects name it as their owner, and the garbage collector deletes them.
+
+A template with rights that router pods may not have, which was stored past admission, is not carried out: it makes no
+Deployment, and of one that is there, only the number of pods follows the Egress.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,7 +24,7 @@ from coil.crd.builtin import (
     Service,
 )
 from coil.crd.egress import EGRESSES, Egress, EgressStatus
-from coil.crd.egress_validation import validate_egress
+from coil.crd.egress_validation import validate_fields, validate_rights
 from coil.crd.resource import HasMetadata, Resource, object_key
 from coil.crd.validation import render_errors
 from coil.egress.cluster_networks import parse_cluster_networks
@@ -30,9 +33,11 @@ from coil.egress.router_objects import (
     find_ownership,
     overlay_budget,
     overlay_deployment,
+    overlay_replicas,
     overlay_service,
     render_budget,
     render_deployment,
+    render_replicas,
     render_service,
 )
 from coil.egress.router_pod import RouterProgram, router_selector
@@ -80,6 +85,7 @@ class _Failures:
 
     refusals: list[ApiError]
     names_taken: int = 0
+    template_refused: bool = False
 
 
 class EgressReconciler:
@@ -97,7 +103,7 @@ class EgressReconciler:
         privileged_templates: bool = False,
         log: FilteringBoundLogger,
     ) -> None:
-        """`budgets` is the version of that kind which the API server serves."""
+        """`privileged_templates` is what admission goes by, too."""
         self._client = client
         self._egresses = egresses
         self._deployments = routers.deployments
@@ -128,14 +134,20 @@ class EgressReconciler:
         if egress is None or egress.metadata.deleting:
             self.objects.forget(key)
             return DONE
-        if errors := validate_egress(egress, privileged_templates=self._privileged_templates):
+        if errors := validate_fields(egress):
             self._warn(egress, "EgressInvalid", render_errors(errors))
         await self._accounts.ensure(egress.metadata.namespace)
         failures = _Failures([])
-        deployment = await self._attempt(egress, DEPLOYMENTS, self._ensure_deployment, failures)
+        if errors := validate_rights(egress, privileged_templates=self._privileged_templates):
+            failures.template_refused = True
+            message = "no router pods are made of the template, and a Deployment that is there keeps its own"
+            self._warn(egress, "TemplateNotAllowed", f"{message}: {render_errors(errors)}")
+            deployment = await self._attempt(egress, DEPLOYMENTS, self._scale_deployment, failures)
+        else:
+            deployment = await self._attempt(egress, DEPLOYMENTS, self._ensure_deployment, failures)
         await self._attempt(egress, SERVICES, self._ensure_service, failures)
         await self._attempt(egress, POD_DISRUPTION_BUDGETS, self._ensure_budget, failures)
-        clean = not failures.refusals and not failures.names_taken
+        clean = not failures.refusals and not failures.names_taken and not failures.template_refused
         await self._update_status(
             egress, deployment, generation=egress.metadata.generation if clean else egress.status.observed_generation
         )
@@ -151,6 +163,18 @@ class EgressReconciler:
             wanted=render_deployment(egress, self._program),
             overlay=overlay_deployment,
         )
+
+    async def _scale_deployment(self, egress: Egress) -> Deployment | None:
+        try:
+            return await self.objects.adjust(
+                DEPLOYMENTS,
+                self._deployments.get(object_key(egress.metadata)),
+                egress,
+                wanted=render_replicas(egress),
+                overlay=overlay_replicas,
+            )
+        except NotFoundError:
+            return None
 
     async def _ensure_service(self, egress: Egress) -> None:
         await self.objects.ensure(

@@ -74,17 +74,37 @@ class OwnedObjects:
 
         Raises NameTakenError, or ApiError with the API server's refusal; then nothing has changed.
         """
-        key = resource.plural, object_key(egress.metadata)
-        applied = self._applied.get(key)
+        try:
+            return await self.adjust(resource, cached, egress, wanted=wanted, overlay=overlay)
+        except NotFoundError:
+            # AlreadyExistsError: somebody was faster. The retry reads the present state.
+            stored = await self._client.create(resource, wanted, namespace=egress.metadata.namespace)
+        self._log_change(resource, egress, "created")
+        self._note(resource, egress, wanted, stored)
+        return stored
+
+    async def adjust(
+        self, resource: Resource[T], cached: T | None, egress: Egress, *, wanted: Document, overlay: Overlay
+    ) -> T:
+        """Bring the object in line, as `ensure` does, but never create it: raises NotFoundError if there is none."""
+        applied = self._applied.get((resource.plural, object_key(egress.metadata)))
         if (
             cached is not None
             and applied is not None
             and (applied.wanted, applied.fingerprint) == (wanted, _fingerprint(cached.metadata))
         ):
             return cached
-        stored = await self._store(resource, egress, wanted, overlay)
-        self._applied[key] = _Applied(wanted, _fingerprint(stored.metadata))
+        stored = await self._replace(resource, egress, wanted, overlay)
+        self._note(resource, egress, wanted, stored)
         return stored
+
+    def _note(self, resource: Resource[T], egress: Egress, wanted: Document, stored: T) -> None:
+        key = resource.plural, object_key(egress.metadata)
+        self._applied[key] = _Applied(wanted, _fingerprint(stored.metadata))
+
+    def _log_change(self, resource: Resource[Any], egress: Egress, event: str) -> None:
+        metadata = egress.metadata
+        self._log.info(event, kind=resource.kind, namespace=metadata.namespace, name=metadata.name)
 
     async def remove(self, resource: Resource[T], cached: T | None, egress: Egress) -> None:
         """Delete the object if there is one and it is ours. Raises ApiError."""
@@ -96,18 +116,11 @@ class OwnedObjects:
             await self._client.delete(resource, name, namespace=namespace, uid=cached.metadata.uid)
         except NotFoundError:
             return
-        self._log.info("deleted", kind=resource.kind, namespace=namespace, name=name)
+        self._log_change(resource, egress, "deleted")
 
-    async def _store(self, resource: Resource[T], egress: Egress, wanted: Document, overlay: Overlay) -> T:
+    async def _replace(self, resource: Resource[T], egress: Egress, wanted: Document, overlay: Overlay) -> T:
         name, namespace = egress.metadata.name, egress.metadata.namespace
-        log = self._log.bind(kind=resource.kind, namespace=namespace, name=name)
-        try:
-            live = await self._client.get_document(resource, name, namespace=namespace)
-        except NotFoundError:
-            # AlreadyExistsError: somebody was faster. The retry reads the present state.
-            created = await self._client.create(resource, wanted, namespace=namespace)
-            log.info("created")
-            return created
+        live = await self._client.get_document(resource, name, namespace=namespace)
         before = msgspec.convert(live["metadata"], ObjectMeta)
         ownership = find_ownership(before, egress)
         if ownership is not Ownership.OURS:
@@ -117,7 +130,7 @@ class OwnedObjects:
             return msgspec.convert(live, resource.type)
         stored = await self._client.replace(resource, changed, name=name, namespace=namespace)
         if stored.metadata.resource_version != before.resource_version:
-            log.info("changed")
+            self._log_change(resource, egress, "changed")
         return stored
 
 

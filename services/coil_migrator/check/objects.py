@@ -83,7 +83,7 @@ def check_egresses(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 severity=Severity.CHANGES,
                 subject=subject,
-                message=f"its router pods have privileges: {render_errors(errors)}",
+                message=f"its router pods have privileges, and would stay as they are: {render_errors(errors)}",
                 remedy="take them out of the template, or keep the value, which is for all Egresses",
                 values={"egress": {"allowPrivilegedTemplates": True}},
             )

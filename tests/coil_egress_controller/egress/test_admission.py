@@ -97,6 +97,48 @@ async def test_privileges_are_an_admins_to_allow() -> None:
     assert said(await lenient.validate(request(Operation.CREATE, privileged))) == []
 
 
+def with_host_path(path: str = "/tmp", *, image: str = "a:1", **spec: Any) -> dict[str, Any]:  # noqa: S108 (a host's)
+    volumes = [{"name": "data", "hostPath": {"path": path}}]
+    return {"spec": {"containers": [{"name": "side", "image": image}], "volumes": volumes, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [
+        (with_host_path(), []),
+        (with_host_path("/"), ["spec.template.spec.volumes[0].hostPath"]),
+        # Another container would have the same volume.
+        (with_host_path(image="b:1"), ["spec.template.spec.volumes[0].hostPath"]),
+        (
+            {**with_host_path(), "metadata": {"annotations": {"a": "b"}}},
+            ["spec.template.spec.volumes[0].hostPath"],
+        ),
+        (
+            with_host_path(hostNetwork=True),
+            ["spec.template.spec.volumes[0].hostPath", "spec.template.spec.hostNetwork"],
+        ),
+        (with_host_path(volumes=[]), []),
+        (None, []),
+    ],
+)
+async def test_a_template_with_privileges_from_before_stays_or_is_mended_as_a_whole(
+    template: Any, fields: list[str]
+) -> None:
+    old = egress(template=with_host_path())
+    new = egress(template=template, replicas=2, destinations=["10.0.0.0/8"])
+    assert said(await ADMISSION.validate(request(Operation.UPDATE, new, old))) == fields
+
+
+async def test_host_network_from_before_stays_or_goes() -> None:
+    lenient = EgressAdmission(privileged_templates=True)
+    old = egress(template={"spec": {"hostNetwork": True}})
+    for admission in (ADMISSION, lenient):
+        assert said(await admission.validate(request(Operation.UPDATE, old | {"metadata": {"name": "nat"}}, old))) == []
+        new = egress(template={"spec": {"hostNetwork": True, "containers": [{"name": "egress"}]}})
+        fields = said(await admission.validate(request(Operation.UPDATE, new, old)))
+        assert fields == ["spec.template.spec.hostNetwork"]
+
+
 async def test_what_cannot_be_read_is_refused_unless_it_goes() -> None:
     nonsense = {"metadata": {}, "spec": {"destinations": 1}}
     assert said(await ADMISSION.validate(request(Operation.CREATE, nonsense))) == ["spec"]

@@ -237,6 +237,65 @@ async def test_one_that_breaks_rules_is_told_and_carried_out(scene: Scene) -> No
     assert scene.find(DEPLOYMENTS)
 
 
+PRIVILEGED = {"spec": {"containers": [], "volumes": [{"name": "root", "hostPath": {"path": "/"}}]}}
+NOT_ALLOWED = "no router pods are made of the template, and a Deployment that is there keeps its own"
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        (PRIVILEGED, "spec.template.spec.volumes[0].hostPath"),
+        ({"spec": {"hostNetwork": True}}, "spec.template.spec.hostNetwork"),
+    ],
+)
+async def test_a_template_that_is_not_allowed_makes_no_router_pods(scene: Scene, template: Any, field: str) -> None:
+    scene.add_egress(template=template, podDisruptionBudget={"maxUnavailable": 1})
+    assert await scene.egresses.reconcile(KEY) == DONE
+    assert scene.told.messages.keys() == {"TemplateNotAllowed"}
+    assert scene.told.messages["TemplateNotAllowed"].startswith(f"{NOT_ALLOWED}: {field}: must not be")
+    assert scene.api.find_document(DEPLOYMENTS, "nat", "internet") is None
+    assert scene.find(SERVICES)
+    assert scene.find(POD_DISRUPTION_BUDGETS)
+    status = scene.find(EGRESSES)["status"]
+    assert (status["observedGeneration"], status["replicas"]) == (0, 0), "not all of it has been made"
+    scene.add_egress()
+    assert await scene.egresses.reconcile(KEY) == DONE
+    assert scene.find(DEPLOYMENTS)
+    [egress] = scene.api.all(EGRESSES)
+    assert egress.status.observed_generation == egress.metadata.generation
+
+
+async def test_a_deployment_keeps_its_template_but_for_one_that_is_allowed(scene: Scene) -> None:
+    await reconciled(scene)
+    before = scene.find(DEPLOYMENTS)
+    scene.add_egress(template=PRIVILEGED, replicas=3, strategy={"type": "Recreate"})
+    assert await scene.egresses.reconcile(KEY) == DONE
+    after = scene.find(DEPLOYMENTS)
+    assert after["spec"] == before["spec"] | {"replicas": 3}
+    scene.look()
+    scene.client.calls.clear()
+    assert await scene.egresses.reconcile(KEY) == DONE
+    assert scene.client.calls == [], "what is in line costs no call"
+    scene.api.remove(DEPLOYMENTS, "nat", "internet")
+    for _ in range(2):  # the cache does not know yet, and then it does
+        assert await scene.egresses.reconcile(KEY) == DONE
+        scene.egresses.objects.forget()
+        scene.look()
+    assert scene.api.find_document(DEPLOYMENTS, "nat", "internet") is None
+
+
+async def test_an_admin_allows_privileged_templates_but_no_host_network() -> None:
+    scene = Scene(privileged_templates=True)
+    scene.add_egress(template=PRIVILEGED)
+    assert await scene.egresses.reconcile(KEY) == DONE
+    assert scene.told.messages == {}
+    assert scene.find(DEPLOYMENTS)["spec"]["template"]["spec"]["volumes"] == PRIVILEGED["spec"]["volumes"]
+    scene.add_egress(template={"spec": {"hostNetwork": True}})
+    assert await scene.egresses.reconcile(KEY) == DONE
+    assert scene.told.messages.keys() == {"TemplateNotAllowed"}
+    assert "hostNetwork" not in scene.find(DEPLOYMENTS)["spec"]["template"]["spec"]
+
+
 async def test_one_that_goes_is_left_to_the_garbage_collector(scene: Scene) -> None:
     await reconciled(scene)
     going = scene.find(EGRESSES)
