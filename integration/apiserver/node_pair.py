@@ -10,6 +10,7 @@ import pytest
 
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane
+from integration.cluster.https import Endpoint
 from integration.deployment import apply, apply_own_node_policies, remove_own_node_policies
 
 HERE, THERE = "own-node-here", "own-node-there"
@@ -28,6 +29,10 @@ class NodePair:
         """A kubeconfig with the token that a pod of the account has there."""
         return self.plane.kubeconfig_for(account, pod=_pod_name(account, node))
 
+    def endpoint_of(self, node: str, account: str) -> Endpoint:
+        """The API server as that pod calls it."""
+        return self.plane.endpoint_for(account, pod=_pod_name(account, node))
+
 
 @contextmanager
 def open_node_pair(plane: ControlPlane) -> Iterator[NodePair]:
@@ -39,7 +44,7 @@ def open_node_pair(plane: ControlPlane) -> Iterator[NodePair]:
     pods = [(account, node) for account in ACCOUNTS for node in (HERE, THERE)]
     nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}} for node in (HERE, THERE)]
     try:
-        apply(plane, *nodes, *(_pod_document(*pod) for pod in pods))
+        apply(plane, *nodes, *(pod_document(*pod) for pod in pods))
         apply_own_node_policies(plane)
         yield NodePair(plane)
     finally:
@@ -53,11 +58,12 @@ def _pod_name(account: str, node: str) -> str:
     return f"{account}-of-{node}"
 
 
-def _pod_document(account: str, node: str) -> dict[str, Any]:
+def pod_document(account: str, node: str, *, name: str = "", namespace: str = "kube-system") -> dict[str, Any]:
+    """A pod of the account that is bound to the node."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": _pod_name(account, node), "namespace": "kube-system"},
+        "metadata": {"name": name or _pod_name(account, node), "namespace": namespace},
         "spec": {
             "nodeName": node,
             "serviceAccountName": account,

@@ -241,6 +241,24 @@ class ControlPlane:
         With `pod`, the token is bound to that pod of the namespace, as the one that a kubelet puts into it. Raises
         LookupError when the account or the pod does not exist. Calling it again renews the token in the same file.
         """
+        token = self._request_token(service_account, namespace, pod)
+        folder = self.workspace.make_folder("service-accounts")
+        name = f"{namespace}.{service_account}.{pod}" if pod else f"{namespace}.{service_account}"
+        token_file = folder / f"{name}.token"
+        token_file.touch(mode=0o600)
+        token_file.write_text(token)
+        return write_token_kubeconfig(folder / f"{name}.kubeconfig", self.credentials.server, token_file)
+
+    def endpoint_for(self, service_account: str, namespace: str = "kube-system", *, pod: str = "") -> Endpoint:
+        """The API server as that account calls it, with a token as in `kubeconfig_for`. Raises LookupError likewise."""
+        return Endpoint(
+            address=str(self.address),
+            port=self.port,
+            authority=self.credentials.authority.certificate,
+            token=self._request_token(service_account, namespace, pod),
+        )
+
+    def _request_token(self, service_account: str, namespace: str, pod: str) -> str:
         wanted: dict[str, Any] = {"expirationSeconds": TOKEN_SECONDS}
         if pod:
             wanted["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod}
@@ -252,12 +270,7 @@ class ControlPlane:
         if status != 201:
             raise LookupError(f"no token for {namespace}/{service_account}: {status}: {body.decode(errors='replace')}")
         token: str = json.loads(body)["status"]["token"]
-        folder = self.workspace.make_folder("service-accounts")
-        name = f"{namespace}.{service_account}.{pod}" if pod else f"{namespace}.{service_account}"
-        token_file = folder / f"{name}.token"
-        token_file.touch(mode=0o600)
-        token_file.write_text(token)
-        return write_token_kubeconfig(folder / f"{name}.kubeconfig", self.credentials.server, token_file)
+        return token
 
     def stop(self) -> None:
         """End it and remove every trace of it, when it has a workspace of its own. Idempotent."""
