@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.admission.webhook_service import WebhookService, start_admission
 from coil.crd.builtin import NAMESPACES, NODES, ConfigMap, Namespace, Node
+from coil.crd.cidr import OwnedNetwork
 from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS, EgressClusterInfo
 from coil.egress.router_pod import RouterProgram
 from coil.eip.tunnel_plan import TunnelNets
@@ -63,6 +64,7 @@ async def assemble(settings: Settings, process: Process) -> None:
     """Start everything; returns once the required caches are synced and this replica contends for the lease."""
     log = process.log
     kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
+    given = [OwnedNetwork(network, "the cluster (--cluster-cidr)") for network in settings.cluster_cidr]
     # First: until its webhooks are answered, no Egress can be changed.
     service = WebhookService(NAME, settings.lease_namespace)
     reader = AdmissionReader(kube, tunnels=(settings.tunnel_ipv4_subnet, settings.tunnel_ipv6_subnet), log=log)
@@ -114,7 +116,7 @@ async def assemble(settings: Settings, process: Process) -> None:
                 config_maps=config_maps,
                 into=into,
                 infos=infos,
-                extra=settings.cluster_cidr,
+                given=given,
                 log=log,
             )
             manager.each_term(partial(networks.setup, resync=settings.resync_interval))

@@ -20,12 +20,20 @@ from ipaddress import (
     ip_interface,
     ip_network,
 )
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 UNROUTED: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
     map(ip_network, ("127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8"))
 )
 """Loopback, link-local, multicast, broadcast (RFC 6890, RFC 4291)."""
+
+
+class OwnedNetwork(NamedTuple):
+    """`owner` says for people whose the network is, such as "the IPPool 'pods' of Calico"."""
+
+    network: IPv4Network | IPv6Network
+    owner: str
+
 
 _SHAPE = re.compile(r"[0-9a-fA-F.:]+/(0|[1-9][0-9]{0,2})")
 

@@ -10,7 +10,7 @@ networks (RFC 1918, RFC 4193) stay outside tunnels anyway, so for them there are
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from ipaddress import collapse_addresses, ip_network
 from typing import Final
@@ -19,11 +19,18 @@ import msgspec
 import msgspec.yaml
 
 from coil.crd.address_pool import AddressPool
-from coil.crd.builtin import Node, Service, ServiceCidr
+from coil.crd.builtin import ConfigMap, Node, Service, ServiceCidr
+from coil.crd.cidr import OwnedNetwork
+from coil.crd.egress_cluster_info import CLUSTER_INFO, EgressClusterInfo
 from coil.crd.foreign_network import CalicoPool, CiliumNode
+from coil.crd.resource import NamespacedName, object_key
 from coil.egress.private_network import LINK_LOCAL_NETWORKS, is_private, is_within
 from coil.kernel.family import Family, IPAddress, IPNetwork
 
+KUBEADM: Final = NamespacedName("kube-system", "kubeadm-config")
+KUBE_PROXY: Final = NamespacedName("kube-system", "kube-proxy")
+CILIUM: Final = NamespacedName("kube-system", "cilium-config")
+"""Where these programs' configurations are."""
 LARGEST_POD_CIDR: Final = {Family.IPV4: 16, Family.IPV6: 48}
 """Shortest prefixes of a node's pod CIDR that are believed. Where nobody has set it, a node can do so itself, and what
 is the cluster's own is reached with a client's own address.
@@ -56,24 +63,14 @@ def collect_pod_and_service_networks(
     pools: Iterable[AddressPool] = (),
     service_cidrs: Iterable[ServiceCidr] = (),
     services: Iterable[Service] = (),
-    calico_pools: Iterable[CalicoPool] = (),
-    cilium_nodes: Iterable[CiliumNode] = (),
-    cilium_pools: Iterable[str] = (),
-    configured: Iterable[str] = (),
-    extra: Iterable[IPNetwork] = (),
+    others: Iterable[OwnedNetwork] = (),
 ) -> tuple[IPNetwork, ...]:
-    """All networks that these objects name, none within another, sorted. What is malformed is passed over: others
-    report it. So are link-local networks and networks of everything. `services` are those whose own addresses count,
-    `configured` are texts of configurations. CiliumNodes count within `cilium_pools` only, as every node's agent may
-    write all of them.
+    """All networks that these objects name, and `others`, none within another, sorted. What is malformed is passed
+    over: others report it. So are link-local networks and networks of everything. `services` are those whose own
+    addresses count.
     """
-    texts: list[str | None] = [*configured]
-    found: list[IPNetwork] = [*extra]
-    cilium = tuple(_parse(cilium_pools))
-    for cilium_node in cilium_nodes:
-        pod_cidrs = _parse(cilium_node.spec.ipam.pod_cidrs)
-        found += (network for network in pod_cidrs if any(is_within(network, pool) for pool in cilium))
-    texts += (calico_pool.spec.cidr for calico_pool in calico_pools)
+    texts: list[str | None] = []
+    found: list[IPNetwork] = [other.network for other in others]
     for pool in pools:
         texts += [text for subnet in pool.spec.subnets for text in (subnet.ipv4, subnet.ipv6)]
     for service_cidr in service_cidrs:
@@ -82,6 +79,50 @@ def collect_pod_and_service_networks(
         texts += service.spec.cluster_ips  # "None" of a headless one
     found += _parse(texts)
     return _collapse(filter(_counts, found))
+
+
+def find_foreign_networks(
+    *,
+    calico_pools: Iterable[CalicoPool] = (),
+    cilium_nodes: Iterable[CiliumNode] = (),
+    cilium: Iterable[ConfigMap] = (),
+    kubeadm: Iterable[ConfigMap] = (),
+    kube_proxy: Iterable[ConfigMap] = (),
+) -> Iterator[OwnedNetwork]:
+    """The networks of pods and Services that objects of other programs name; what does not count is passed over. The
+    ConfigMaps are the programs' configurations. CiliumNodes count within what Cilium divides only, as every node's
+    agent may write all of them.
+    """
+    for calico_pool in calico_pools:
+        yield from _owned([calico_pool.spec.cidr], f"the IPPool {calico_pool.metadata.name!r} of Calico")
+    pools = tuple(_parse(text for config_map in cilium for text in read_cilium(config_map.data)))
+    for cilium_node in cilium_nodes:
+        for owned in _owned(cilium_node.spec.ipam.pod_cidrs, f"the CiliumNode {cilium_node.metadata.name!r}"):
+            if any(is_within(owned.network, pool) for pool in pools):
+                yield owned
+    for config_map in kubeadm:
+        yield from _owned(read_kubeadm(config_map.data), _configured("pods and Services", config_map))
+    for config_map in kube_proxy:
+        yield from _owned(read_kube_proxy(config_map.data), _configured("pods", config_map))
+
+
+def find_added_networks(
+    *,
+    given: Iterable[OwnedNetwork] = (),
+    config_maps: Iterable[ConfigMap] = (),
+    infos: Iterable[EgressClusterInfo] = (),
+) -> Iterator[OwnedNetwork]:
+    """What administrators have added as networks of the cluster: by flags (`given`), under the key EXTRA of the
+    ConfigMap, and in the EgressClusterInfo; what does not count is passed over.
+    """
+    yield from (owned for owned in given if _counts(owned.network))
+    for config_map in config_maps:
+        owner = f"the cluster ({EXTRA!r} in the ConfigMap {object_key(config_map.metadata)!r})"
+        yield from (OwnedNetwork(network, owner) for network in parse_cluster_networks(config_map.data, EXTRA))
+    for info in infos:
+        if info.metadata.name == CLUSTER_INFO:
+            owner = f"the cluster (the EgressClusterInfo {CLUSTER_INFO!r})"
+            yield from (OwnedNetwork(network, owner) for network in parse_networks(info.spec.extra_cidr))
 
 
 class NetworkSet:
@@ -190,6 +231,14 @@ def _collapse(networks: Iterable[IPNetwork]) -> tuple[IPNetwork, ...]:
         for family in sorted(Family)
         for network in collapse_addresses(by_family[family])  # type: ignore[type-var]  # of one family each
     )
+
+
+def _owned(texts: Iterable[str], owner: str) -> Iterator[OwnedNetwork]:
+    return (OwnedNetwork(network, owner) for network in _parse(texts) if _counts(network))
+
+
+def _configured(whose: str, config_map: ConfigMap) -> str:
+    return f"the {whose} (the ConfigMap {object_key(config_map.metadata)!r})"
 
 
 def _counts(network: IPNetwork) -> bool:

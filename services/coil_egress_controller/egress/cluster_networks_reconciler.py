@@ -12,22 +12,22 @@ from structlog.typing import FilteringBoundLogger
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import CONFIG_MAPS, SERVICE_CIDRS, SERVICES, ConfigMap, Node, Service, ServiceCidr
-from coil.crd.egress_cluster_info import CLUSTER_INFO, EgressClusterInfo
+from coil.crd.cidr import OwnedNetwork
+from coil.crd.egress_cluster_info import EgressClusterInfo
 from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.resource import NamespacedName
 from coil.egress.cluster_networks import (
+    CILIUM,
     EXTRA,
+    KUBE_PROXY,
+    KUBEADM,
     collect_node_networks,
     collect_pod_and_service_networks,
+    find_added_networks,
+    find_foreign_networks,
     find_unusable,
-    parse_cluster_networks,
-    parse_networks,
-    read_cilium,
-    read_kube_proxy,
-    read_kubeadm,
     render_cluster_networks,
 )
-from coil.kernel.family import IPNetwork
 from coil.kube.api_client import ApiClient
 from coil.kube.client import KubeClient
 from coil.kube.collection import Freshness
@@ -37,9 +37,6 @@ from coil.manager.term import Term
 from coil.reconcile.cache import Cache, describe_unsynced
 from coil.reconcile.controller import DONE, RequeueAfter, Result
 
-KUBEADM: Final = NamespacedName("kube-system", "kubeadm-config")
-KUBE_PROXY: Final = NamespacedName("kube-system", "kube-proxy")
-CILIUM: Final = NamespacedName("kube-system", "cilium-config")
 _BATCH_WINDOW: Final = 1.0
 """Seconds for which changes of Nodes are gathered."""
 LOOK_AGAIN: Final = 1.0
@@ -88,7 +85,7 @@ def follow_config_map(manager: Manager, client: KubeClient, at: NamespacedName, 
 
 
 class ClusterNetworksReconciler:
-    """The only key is the ConfigMap's. `extra` are networks that no object names; so are those of the EgressClusterInfo
+    """The only key is the ConfigMap's. `given` are networks that no object names; so are those of the EgressClusterInfo
     in `infos`, where that kind is served.
     """
 
@@ -100,7 +97,7 @@ class ClusterNetworksReconciler:
         config_maps: Cache[ConfigMap],
         into: NamespacedName,
         infos: Cache[EgressClusterInfo] | None = None,
-        extra: Collection[IPNetwork],
+        given: Collection[OwnedNetwork],
         log: FilteringBoundLogger,
     ) -> None:
         self._client = client
@@ -111,7 +108,7 @@ class ClusterNetworksReconciler:
         self._optional: tuple[Cache[Any], ...] = (caches.service_cidrs, caches.calico_pools, caches.cilium_nodes)
         if infos is not None:
             self._optional += (infos,)
-        self._extra = tuple(extra)
+        self._given = tuple(given)
         self._unusable: list[str] = []
         """What was told of last."""
         self._log = log
@@ -159,19 +156,25 @@ class ClusterNetworksReconciler:
             self._log.debug("cluster's networks not known yet", why=unknown)
             return RequeueAfter(LOOK_AGAIN)
         config_map = self._config_maps.get(key)
-        written = () if config_map is None else self._read_extra(config_map)
+        self._check_extra(config_map)
         others = collect_pod_and_service_networks(
             pools=caches.pools.items(),
             service_cidrs=caches.service_cidrs.items(),
             services=caches.apiserver_service.items(),
-            calico_pools=caches.calico_pools.items(),
-            cilium_nodes=caches.cilium_nodes.items(),
-            cilium_pools=[text for each in caches.cilium.items() for text in read_cilium(each.data)],
-            configured=[
-                *(text for each in caches.kubeadm.items() for text in read_kubeadm(each.data)),
-                *(text for each in caches.kube_proxy.items() for text in read_kube_proxy(each.data)),
-            ],
-            extra=(*self._extra, *written, *self._read_infos()),
+            others=(
+                *find_foreign_networks(
+                    calico_pools=caches.calico_pools.items(),
+                    cilium_nodes=caches.cilium_nodes.items(),
+                    cilium=caches.cilium.items(),
+                    kubeadm=caches.kubeadm.items(),
+                    kube_proxy=caches.kube_proxy.items(),
+                ),
+                *find_added_networks(
+                    given=self._given,
+                    config_maps=() if config_map is None else (config_map,),
+                    infos=() if self._infos is None else self._infos.items(),
+                ),
+            ),
         )
         data = render_cluster_networks(nodes=collect_node_networks(caches.nodes.items()), others=others)
         if config_map is not None and data.items() <= config_map.data.items():
@@ -184,14 +187,9 @@ class ClusterNetworksReconciler:
         self._log.info("cluster's networks published", name=key, pod_and_service_networks=len(others))
         return DONE
 
-    def _read_infos(self) -> Iterable[IPNetwork]:
-        info = None if self._infos is None else self._infos.get(CLUSTER_INFO)
-        return () if info is None else parse_networks(info.spec.extra_cidr)
-
-    def _read_extra(self, config_map: ConfigMap) -> Iterable[IPNetwork]:
-        """What an administrator has added; what of it is unusable is logged when it changes."""
-        unusable = find_unusable(config_map.data.get(EXTRA, ""))
+    def _check_extra(self, config_map: ConfigMap | None) -> None:
+        """What an administrator has added and is unusable is logged when it changes."""
+        unusable = find_unusable("" if config_map is None else config_map.data.get(EXTRA, ""))
         if unusable and unusable != self._unusable:
             self._log.warning("not networks of the cluster", name=str(self._into), key=EXTRA, ignored=unusable)
         self._unusable = unusable
-        return parse_cluster_networks(config_map.data, EXTRA)

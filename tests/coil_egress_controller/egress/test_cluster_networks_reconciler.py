@@ -9,6 +9,7 @@ from structlog.testing import LogCapture
 
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool, AddressPoolSpec, SubnetSet
 from coil.crd.builtin import CONFIG_MAPS, NODES, SERVICE_CIDRS, SERVICES, ConfigMap, Node, ServiceCidr, ServiceCidrSpec
+from coil.crd.cidr import OwnedNetwork
 from coil.crd.egress_cluster_info import (
     CLUSTER_INFO,
     EGRESS_CLUSTER_INFOS,
@@ -60,14 +61,14 @@ class Scene:
         self.infos: MemoryCache[EgressClusterInfo] = MemoryCache(self.api, EGRESS_CLUSTER_INFOS)
         self.logged = LogCapture()
         log = structlog.wrap_logger(None, processors=[self.logged])
-        extra = [ip_network("198.51.100.0/24")]
+        given = [OwnedNetwork(ip_network("198.51.100.0/24"), "a flag")]
         self.reconciler = ClusterNetworksReconciler(
             client=self.client,
             caches=self.caches,
             config_maps=self.config_maps,
             into=INTO,
             infos=self.infos,
-            extra=extra,
+            given=given,
             log=log,
         )
         self.info_reconciler = ClusterInfoReconciler(client=self.client, caches=self.caches, infos=self.infos, log=log)
