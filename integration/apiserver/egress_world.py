@@ -164,3 +164,16 @@ def egress_document(namespace: str, name: str = "nat", **spec: Any) -> Document:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"destinations": ["0.0.0.0/0", "::/0"], **spec},
     }
+
+
+def foreign_kind(group: str, version: str, kind: str) -> Document:
+    """A custom resource definition with that name, and no more of its program's than that."""
+    names = {"kind": kind, "plural": f"{kind.lower()}s"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names['plural']}.{group}"},
+        "spec": {"group": group, "names": names, "scope": "Cluster", "versions": versions},
+    }

@@ -15,6 +15,7 @@ from integration.apiserver.egress_world import (
     EgressReplica,
     EgressWorld,
     egress_document,
+    foreign_kind,
 )
 from integration.apiserver.test_rbac import COIL, access, answers
 from integration.cluster.control_plane import Controllers, ControlPlane, KubectlError
@@ -527,19 +528,6 @@ def test_nodes_and_router_pods_are_told_the_clusters_networks(world: EgressWorld
     becomes(excluded, told(), what="router pods are told the same")
     world.plane.kubectl("delete", "addresspool", "shared")
     becomes(told, before, what="a pool that is gone")
-
-
-def foreign_kind(group: str, version: str, kind: str) -> Document:
-    """A custom resource definition with that name, and no more of its program's than that."""
-    names = {"kind": kind, "plural": f"{kind.lower()}s"}
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    versions = [{"name": version, "served": True, "storage": True, "schema": schema}]
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names['plural']}.{group}"},
-        "spec": {"group": group, "names": names, "scope": "Cluster", "versions": versions},
-    }
 
 
 def test_networks_of_other_programs_are_found(world: EgressWorld) -> None:

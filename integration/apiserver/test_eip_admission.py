@@ -7,14 +7,15 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from integration.apiserver.egress_world import NAME, EgressWorld
+from integration.apiserver.egress_world import NAME, EgressWorld, foreign_kind
 from integration.apiserver.tenant import Tenant
 from integration.cluster.control_plane import ControlPlane
-from integration.deployment import apply, remove_webhooks
+from integration.deployment import CLUSTER_NETWORKS_FLAG, apply, apply_cluster_networks, remove_webhooks
 from integration.patience import wait_until
 
 pytestmark = pytest.mark.apiserver
@@ -28,6 +29,7 @@ TUNNELS = f"/apis/{GROUP}/egresstunnels"
 EDIT = "coil-egressgatewaypolicy-edit"
 NODES = {"selector": {"matchLabels": {"egress": "nowhere"}}}
 MOST_POLICIES, MOST_NETWORKS, MOST_OF_A_GATEWAY = 12, 24, 20
+CLUSTER_CIDRS = ["10.98.0.0/16", "fd98::/48"]
 PODS = {"podSelector": {"matchLabels": {"app": "shopping"}}}
 
 
@@ -53,10 +55,13 @@ class Town:
             gateway(self.old, ranges={"ipv4": ["198.51.100.300"]}),
             policy(self.shop.namespace, "old", destSubnet=["10.0.0.0/99"]),
         )
+        apply_cluster_networks(plane)
         self.world.start_replica(
             f"--policies-per-namespace={MOST_POLICIES}",
             f"--networks-per-namespace={MOST_NETWORKS}",
             f"--policies-per-gateway={MOST_OF_A_GATEWAY}",
+            CLUSTER_NETWORKS_FLAG,
+            f"--eip-cluster-cidr={','.join(CLUSTER_CIDRS)}",
         )
 
     def admin(self, method: str, path: str, body: Document | None = None) -> tuple[int, Document]:
@@ -311,6 +316,68 @@ def test_to_name_addresses_of_the_cluster_takes_the_same_right(town: Town) -> No
     finally:
         town.plane.kubectl("delete", "node", name)
     wait_until(lambda: refused(town.shop, networks[0]) == [], what="it is an address as any other")
+
+
+@contextmanager
+def found_networks(plane: ControlPlane) -> Iterator[dict[str, tuple[str, str]]]:
+    """Networks with their owners and what becomes of a gateway there: those of Calico's IPPools, and those that an
+    administrator has added, the flag's last.
+    """
+    kind = foreign_kind("crd.projectcalico.org", "v1", "IPPool")
+    crd = f"crd/{kind['metadata']['name']}"
+    patch_extra = ("patch", "configmap", "coil-cluster-networks", "--namespace=kube-system", "--type=merge")
+    pools, extra = {"ipv4": "10.50.0.0/16", "ipv6": "fd50::/48"}, ["10.54.0.0/16", "fd54::/48"]
+    apply(plane, kind)
+    try:
+        plane.kubectl("wait", "--for=condition=Established", "--timeout=180s", crd)
+        for name, cidr in pools.items():
+            apply(
+                plane,
+                {
+                    "apiVersion": "crd.projectcalico.org/v1",
+                    "kind": "IPPool",
+                    "metadata": {"name": name},
+                    "spec": {"cidr": cidr},
+                },
+            )
+        plane.kubectl(*patch_extra, f"--patch={json.dumps({'data': {'extra': ' '.join(extra)}})}")
+        by_hand = "the cluster ('extra' in the ConfigMap 'kube-system/coil-cluster-networks')"
+        yield {
+            **{cidr: (f"the IPPool {name!r} of Calico", "refused") for name, cidr in pools.items()},
+            **dict.fromkeys(extra, (by_hand, "accepted")),
+            **dict.fromkeys(CLUSTER_CIDRS, ("the cluster (--eip-cluster-cidr)", "accepted")),
+        }
+    finally:
+        plane.kubectl(*patch_extra, f"--patch={json.dumps({'data': {'extra': None}})}")
+        plane.kubectl("delete", crd)
+
+
+def test_so_does_what_other_programs_and_administrators_say_of_the_cluster(town: Town) -> None:
+    """Behind Calico, a tenant would reach its pods as the floating address. What is found, no gateway may have."""
+    trusted = Tenant(town.plane, town.world.add_namespace(), EDIT, "coil-egressgatewaypolicy-podsubnet")
+
+    def refused(network: str) -> str:
+        status, answer = town.create(town.shop, egressGatewayName=town.shared, destSubnet=["203.0.113.7/32", network])
+        return causes(answer).get("spec.destSubnet[1]", "") if status == 422 else ""
+
+    texts = []
+    with found_networks(town.plane) as found:
+        for network, (owner, of_gateways) in found.items():
+            text = network.replace("/16", "/24").replace("/48", "/64")
+            texts.append(text)
+            # The controller hears of all of them by a watch, and the API server of the binding.
+            wait_until(lambda text=text: refused(text), what=f"{text} is refused")  # type: ignore[misc]
+            assert refused(text).startswith(f"{text} belongs to {owner}, which takes the right to")
+            wanted: Fields = {"egressGatewayName": town.shared, "destSubnet": [text]}
+            wait_until(lambda wanted=wanted: town.create(trusted, **wanted)[0] == 201, what="the right is granted")  # type: ignore[misc]
+            status, answer = town.create_gateway(ranges={"ipv6" if ":" in text else "ipv4": [text]})
+            assert {201: "accepted", 422: "refused"}[status] == of_gateways, answer
+            if status == 422:
+                assert list(causes(answer).values()) == [f"{text!r} overlaps {network!r} of {owner}"]
+            wider = network.replace("/16", "/15").replace("/48", "/47")
+            assert refused(wider) == "", "of such a network the cluster is no part"
+    for text in texts[: -len(CLUSTER_CIDRS)]:
+        wait_until(lambda text=text: refused(text) == "", what=f"{text} is an address as any other")  # type: ignore[misc]
 
 
 def test_a_namespace_has_its_share_and_no_more(town: Town) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -39,6 +40,7 @@ from coil_egress_controller.egress.cluster_networks_reconciler import (
 from coil_egress_controller.egress.controllers import EgressCaches, EgressControllers
 from coil_egress_controller.egress.own_image import find_own_image
 from coil_egress_controller.eip.admission_reader import AdmissionCaches, AdmissionReader
+from coil_egress_controller.eip.cluster_objects import ClusterSettings
 from coil_egress_controller.eip.controllers import EipCaches, EipControllers, SourceCaches
 from coil_egress_controller.eip.gateway_admission import GatewayAdmission
 from coil_egress_controller.eip.metric import EipCollector, EipMetrics
@@ -64,10 +66,10 @@ async def assemble(settings: Settings, process: Process) -> None:
     """Start everything; returns once the required caches are synced and this replica contends for the lease."""
     log = process.log
     kube = await process.stack.enter_async_context(KubeClient.connect(settings.kubeconfig))
-    given = [OwnedNetwork(network, "the cluster (--cluster-cidr)") for network in settings.cluster_cidr]
     # First: until its webhooks are answered, no Egress can be changed.
     service = WebhookService(NAME, settings.lease_namespace)
-    reader = AdmissionReader(kube, tunnels=(settings.tunnel_ipv4_subnet, settings.tunnel_ipv6_subnet), log=log)
+    given = [OwnedNetwork(network, "the cluster (--cluster-cidr)") for network in settings.cluster_cidr]
+    reader = AdmissionReader(kube, settings=_cluster_settings(settings, given), log=log)
     egresses = EgressAdmission(privileged_templates=settings.allow_privileged_templates, served=settings.enable_egress)
     handlers = {
         **egresses.handlers,
@@ -134,10 +136,27 @@ async def assemble(settings: Settings, process: Process) -> None:
                     pools=cluster.pools,
                     service_cidrs=cluster.service_cidrs,
                     apiserver_service=cluster.apiserver_service,
+                    calico_pools=cluster.calico_pools,
+                    cilium_nodes=cluster.cilium_nodes,
+                    cilium=cluster.cilium,
+                    kubeadm=cluster.kubeadm,
+                    kube_proxy=cluster.kube_proxy,
+                    config_maps=config_maps,
+                    infos=infos,
                 )
             )
             EipCollector(gateways=caches.gateways, policies=caches.policies, registry=process.registry)
     await manager.start(Election(process, settings, client=kube, metrics=manager.metrics))
+
+
+def _cluster_settings(settings: Settings, given: Sequence[OwnedNetwork]) -> ClusterSettings:
+    to_agents = [OwnedNetwork(network, "the cluster (--eip-cluster-cidr)") for network in settings.eip_cluster_cidr]
+    return ClusterSettings(
+        tunnels=(settings.tunnel_ipv4_subnet, settings.tunnel_ipv6_subnet),
+        given=(*given, *to_agents),
+        cluster_networks=settings.cluster_networks,
+        serves_cluster_info=settings.enable_eip and settings.enable_egress_policies,
+    )
 
 
 async def _router_image(settings: Settings, kube: KubeClient, *, log: FilteringBoundLogger) -> str:

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import Node, Service, ServiceCidr
-from coil.crd.cidr import UNROUTED, Span, Version, merge_spans, parse_address
+from coil.crd.cidr import UNROUTED, OwnedNetwork, Span, Version, merge_spans, parse_address
 from coil.crd.egress_gateway import EgressGateway, EgressGatewaySpec
 from coil.crd.egress_gateway_policy import EgressGatewayPolicy
 from coil.crd.eip_validation import VERSIONS, try_span
@@ -55,8 +55,10 @@ def collect_taken(
     service_cidrs: Iterable[ServiceCidr] = (),
     services: Iterable[Service] = (),
     tunnels: Iterable[IPv4Network | IPv6Network] = (),
+    others: Iterable[OwnedNetwork] = (),
 ) -> Taken:
-    """The cluster's own addresses: of Nodes and the pods that they have networks for, of pools, Services and tunnels.
+    """The cluster's own addresses: of Nodes and the pods that they have networks for, of pools, Services and tunnels,
+    and of `others`.
 
     What is malformed is passed over: others report it. `services` are those whose own addresses count.
     """
@@ -80,6 +82,8 @@ def collect_taken(
     for service in services:
         add(service.spec.cluster_ips, f"the Service {object_key(service.metadata)!r}")
     add(tunnels, "the tunnels between nodes")
+    for network, owner in others:
+        add([network], owner)
     return {version: sorted(spans) for version, spans in found.items()}
 
 

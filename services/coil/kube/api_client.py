@@ -32,8 +32,10 @@ class ApiClient(Protocol):
         """The whole object as it is now, for `replace`. Raises NotFoundError."""
         ...
 
-    async def list(self, resource: Resource[T], *, namespace: str = "", labels: str = "") -> builtins.list[T]:
-        """The objects that match the label selector as they are now, in all namespaces unless one is given."""
+    async def list(
+        self, resource: Resource[T], *, namespace: str = "", labels: str = "", fields: str = ""
+    ) -> builtins.list[T]:
+        """The objects that match both selectors as they are now, in all namespaces unless one is given."""
         ...
 
     async def create(self, resource: Resource[T], body: Mapping[str, Any] | Struct, *, namespace: str = "") -> T:

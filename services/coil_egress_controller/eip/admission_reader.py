@@ -5,9 +5,8 @@ before its caches are synced; until then there is only the live state.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network
 from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger
@@ -15,37 +14,44 @@ from structlog.typing import FilteringBoundLogger
 from coil.admission.review import AdmissionRequest, ReviewError, UserInfo, decode_object
 from coil.crd.address_pool import ADDRESS_POOLS, AddressPool
 from coil.crd.builtin import (
+    CONFIG_MAPS,
     NAMESPACES,
     NODES,
     SERVICE_CIDRS,
     SERVICES,
     SUBJECT_ACCESS_REVIEWS,
+    ConfigMap,
     Namespace,
     Node,
     Service,
     ServiceCidr,
 )
+from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS, EgressClusterInfo
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EgressClusterPolicy
-from coil.crd.eip_conflict import Taken, collect_taken
+from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.meta import ObjectMeta, Struct
-from coil.crd.resource import HasMetadata, Resource
+from coil.crd.resource import HasMetadata, NamespacedName, Resource
+from coil.egress.cluster_networks import CILIUM, KUBE_PROXY, KUBEADM
 from coil.kube.api_client import ApiClient
 from coil.kube.errors import ApiError, NotFoundError
 from coil.reconcile.cache import Cache, describe_unsynced
+from coil_egress_controller.eip.cluster_objects import ClusterObjects, ClusterSettings
 
 T = TypeVar("T", bound=HasMetadata)
 Answer = TypeVar("Answer")
 
 ASK_SECONDS = 1.5
 """For one call. A review makes at most five, one after the other, and `coil.admission.server` allows 8 for all."""
-TAKEN_SECONDS = 3.0
-"""For the cluster's own addresses, while the caches do not have them."""
+CLUSTER_SECONDS = 3.0
+"""For all that says which addresses are the cluster's own, while the caches do not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionCaches:
+    """Each of the ConfigMaps has a cache of its own. `config_maps` and `infos` are None where nothing is read there."""
+
     gateways: Cache[EgressGateway]
     policies: Cache[EgressGatewayPolicy]
     namespaces: Cache[Namespace]
@@ -54,17 +60,42 @@ class AdmissionCaches:
     service_cidrs: Cache[ServiceCidr]
     apiserver_service: Cache[Service]
     """Of the API server alone, which is in a network of Services also where no ServiceCIDR says so."""
+    calico_pools: Cache[CalicoPool]
+    cilium_nodes: Cache[CiliumNode]
+    cilium: Cache[ConfigMap]
+    kubeadm: Cache[ConfigMap]
+    kube_proxy: Cache[ConfigMap]
+    config_maps: Cache[ConfigMap] | None
+    infos: Cache[EgressClusterInfo] | None
 
     @property
     def synced(self) -> bool:
         return self.gateways.synced and self.policies.synced and self.namespaces.synced
 
     @property
-    def know_taken(self) -> bool:
-        """Whether the cluster's own addresses are known. Not every cluster has pools, or serves ServiceCIDRs."""
-        required = self.nodes.synced and self.apiserver_service.synced
-        return required and all(
-            describe_unsynced(cache, optional=True) is None for cache in (self.pools, self.service_cidrs)
+    def know_cluster(self) -> bool:
+        """Whether all is known of the cluster's own addresses. Not every cluster serves all of the kinds."""
+        required = (self.nodes, self.apiserver_service, self.cilium, self.kubeadm, self.kube_proxy, self.config_maps)
+        optional = (self.pools, self.service_cidrs, self.calico_pools, self.cilium_nodes, self.infos)
+        return all(cache is None or cache.synced for cache in required) and all(
+            cache is None or describe_unsynced(cache, optional=True) is None for cache in optional
+        )
+
+    def cluster(self, settings: ClusterSettings) -> ClusterObjects:
+        """What is known of it."""
+        return ClusterObjects(
+            settings=settings,
+            nodes=self.nodes.items(),
+            pools=self.pools.items(),
+            service_cidrs=self.service_cidrs.items(),
+            services=self.apiserver_service.items(),
+            infos=_items(self.infos),
+            calico_pools=self.calico_pools.items(),
+            cilium_nodes=self.cilium_nodes.items(),
+            cilium=self.cilium.items(),
+            kubeadm=self.kubeadm.items(),
+            kube_proxy=self.kube_proxy.items(),
+            config_maps=_items(self.config_maps),
         )
 
 
@@ -73,15 +104,11 @@ class UnknownStateError(Exception):
 
 
 class AdmissionReader:
-    """All methods raise UnknownStateError. Cancelled, they leave nothing behind. `tunnels` are the networks of the
-    tunnels between nodes.
-    """
+    """All methods raise UnknownStateError. Cancelled, they leave nothing behind."""
 
-    def __init__(
-        self, client: ApiClient, *, tunnels: Collection[IPv4Network | IPv6Network] = (), log: FilteringBoundLogger
-    ) -> None:
+    def __init__(self, client: ApiClient, *, settings: ClusterSettings, log: FilteringBoundLogger) -> None:
         self._client = client
-        self._tunnels = tunnels
+        self._settings = settings
         self._log = log
         self._caches: AdmissionCaches | None = None
 
@@ -103,30 +130,18 @@ class AdmissionReader:
         caches = self._synced_caches()
         return await self.policies() if caches is None else caches.policies.items()
 
-    async def taken(self) -> Taken:
-        """The cluster's own addresses, which no gateway may have: as the caches know them, as Nodes are many; the live
-        ones while there is no cache.
+    async def cluster(self) -> ClusterObjects:
+        """What says which addresses are the cluster's own: as the caches know it, as Nodes are many; as it is now while
+        there is no cache.
         """
         caches = self._caches
-        if caches is not None and caches.know_taken:
-            return collect_taken(
-                nodes=caches.nodes.items(),
-                pools=caches.pools.items(),
-                service_cidrs=caches.service_cidrs.items(),
-                services=caches.apiserver_service.items(),
-                tunnels=self._tunnels,
-            )
+        if caches is not None and caches.know_cluster:
+            return caches.cluster(self._settings)
         try:
-            async with asyncio.timeout(TAKEN_SECONDS):
-                nodes, pools, cidrs, services = await asyncio.gather(
-                    self._client.list(NODES),
-                    self._served(self._client.list(ADDRESS_POOLS)),
-                    self._served(self._client.list(SERVICE_CIDRS)),
-                    self._served(self._list_apiserver_service()),
-                )
+            async with asyncio.timeout(CLUSTER_SECONDS):
+                return await self._read_cluster()
         except (ApiError, TimeoutError) as error:
             raise UnknownStateError(f"the cluster's own addresses cannot be read now: {_said(error)}") from error
-        return collect_taken(nodes=nodes, pools=pools, service_cidrs=cidrs, services=services, tunnels=self._tunnels)
 
     async def gateway(self, name: str) -> EgressGateway | None:
         """None if there is none of that name."""
@@ -183,8 +198,54 @@ class AdmissionReader:
         except (ApiError, TimeoutError) as error:
             return self._instead(cache, f"{resource.plural} {name}", error).get(name)
 
+    async def _read_cluster(self) -> ClusterObjects:
+        settings, client = self._settings, self._client
+        (
+            (nodes, pools, service_cidrs, services, infos),
+            (calico_pools, cilium_nodes),
+            config_maps,
+        ) = await asyncio.gather(
+            asyncio.gather(
+                client.list(NODES),
+                self._served(client.list(ADDRESS_POOLS)),
+                self._served(client.list(SERVICE_CIDRS)),
+                self._served(self._list_apiserver_service()),
+                self._list_infos(),
+            ),
+            asyncio.gather(
+                self._served(client.list(CALICO_POOLS)),
+                self._served(client.list(CILIUM_NODES)),
+            ),
+            asyncio.gather(*map(self._list_config_map, (CILIUM, KUBEADM, KUBE_PROXY, settings.cluster_networks))),
+        )
+        return ClusterObjects(
+            settings=settings,
+            nodes=nodes,
+            pools=pools,
+            service_cidrs=service_cidrs,
+            services=services,
+            infos=infos,
+            calico_pools=calico_pools,
+            cilium_nodes=cilium_nodes,
+            cilium=config_maps[0],
+            kubeadm=config_maps[1],
+            kube_proxy=config_maps[2],
+            config_maps=config_maps[3],
+        )
+
     async def _list_apiserver_service(self) -> Sequence[Service]:
         return [await self._client.get(SERVICES, "kubernetes", namespace="default")]
+
+    async def _list_infos(self) -> Sequence[EgressClusterInfo]:
+        if not self._settings.serves_cluster_info:
+            return ()
+        return await self._served(self._client.list(EGRESS_CLUSTER_INFOS))
+
+    async def _list_config_map(self, at: NamespacedName | None) -> Sequence[ConfigMap]:
+        """One or none. Listed, as the controller may list and watch it, but not get it."""
+        if at is None:
+            return ()
+        return await self._client.list(CONFIG_MAPS, namespace=at.namespace, fields=f"metadata.name={at.name}")
 
     @staticmethod
     async def _served(objects: Awaitable[Sequence[T]]) -> Sequence[T]:
@@ -207,6 +268,10 @@ class AdmissionReader:
 
     def _synced_caches(self) -> AdmissionCaches | None:
         return self._caches if self._caches is not None and self._caches.synced else None
+
+
+def _items(cache: Cache[T] | None) -> Sequence[T]:
+    return () if cache is None else cache.items()
 
 
 def _said(error: Exception) -> str:

@@ -83,7 +83,7 @@ class GatewayAdmission:
         accepted = Allowed(warnings=_warn(new))
         if old is not None and (old.spec.ranges, old.spec.ippools) == (new.spec.ranges, new.spec.ippools):
             return accepted
-        others, taken = await self._reader.gateways(), await self._reader.taken()
+        others, taken = await self._reader.gateways(), (await self._reader.cluster()).taken()
 
         def find_conflicts(gateway: EgressGateway) -> list[FieldError]:
             return [*validate_disjoint_ranges(gateway, others), *validate_untaken_ranges(gateway, taken)]

@@ -168,7 +168,7 @@ class PolicyAdmission:
             faults.append(FieldError("spec.appliedTo.podSubnet", message))
         known = frozenset(old.spec.dest_subnet) if old is not None else frozenset[str]()
         if added := [text for text in policy.spec.dest_subnet if text not in known]:
-            for text, owner in find_inner_destinations(added, await self._reader.taken()):
+            for text, owner in find_inner_destinations(added, (await self._reader.cluster()).inner()):
                 position = policy.spec.dest_subnet.index(text)
                 message = f"{text} belongs to {owner}, {right}: name addresses outside, or ask an administrator"
                 faults.append(FieldError(f"spec.destSubnet[{position}]", message))

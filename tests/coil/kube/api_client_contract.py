@@ -67,6 +67,12 @@ class ApiClientContract:
         assert [item.name for item in await client.list(ADDRESS_BLOCKS, labels=f"group={name}")] == [name]
         assert {name, f"{name}-2"} <= {item.name for item in await client.list(ADDRESS_BLOCKS)}
 
+    async def test_lists_select_by_field(self, client: ApiClient, name: str) -> None:
+        for each in (name, f"{name}-2"):
+            await client.create(ADDRESS_BLOCKS, block(each, group=name))
+        found = await client.list(ADDRESS_BLOCKS, labels=f"group={name}", fields=f"metadata.name={name}-2")
+        assert [item.name for item in found] == [f"{name}-2"]
+
     async def test_a_patch_merges(self, client: ApiClient, name: str) -> None:
         created = await client.create(ADDRESS_BLOCKS, block(name, FINALIZER, a="b", c="d"))
         patched = await client.patch(ADDRESS_BLOCKS, name, {"metadata": {"labels": {"a": None, "e": "f"}}})

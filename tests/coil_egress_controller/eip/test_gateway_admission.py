@@ -119,6 +119,36 @@ async def test_an_address_of_the_clusters_own_is_refused(
     assert found == ([f"{path}: {(ipv4 or ipv6)!r} overlaps {said}"] if said else [])
 
 
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("10.50.0.0-10.50.0.9", "'10.50.0.0/16' of the IPPool 'pods' of Calico"),
+        ("fd50::7", "'fd50::/48' of the IPPool 'pods-v6' of Calico"),
+        ("10.51.7.9", "'10.51.7.0/24' of the CiliumNode 'n1'"),
+        ("10.51.8.9", ""),
+        ("10.52.0.0/17", "'10.52.0.0/16' of the pods and Services (the ConfigMap 'kube-system/kubeadm-config')"),
+        ("fd53::/64", "'fd53::/48' of the pods (the ConfigMap 'kube-system/kube-proxy')"),
+        # What administrators have added may be the nodes' own network, where a gateway's addresses are.
+        ("10.54.0.7", ""),
+        ("fd54::7", ""),
+        ("10.55.0.7", ""),
+        ("10.77.0.7", ""),
+    ],
+)
+async def test_an_address_of_what_other_programs_give_to_pods_is_refused(
+    door: Door, cached: bool, text: str, said: str
+) -> None:
+    door.world.put_cluster_networks()
+    if cached:
+        door.world.show_caches()
+    family = "ipv6" if ":" in text else "ipv4"
+    document = gateway_document(ranges={family: [text]})
+    expected = [f"spec.ranges.{family}[0]: {text!r} overlaps {said}"] if said else []
+    assert await door.create(document) == expected
+    assert await door.update(document, gateway_document(ranges={family: [text]}, failPolicy="Open")) == []
+
+
 async def test_who_has_such_an_address_already_may_change_everything_else(door: Door) -> None:
     """As the Node came later; and be mended step by step."""
     put_cluster(door)

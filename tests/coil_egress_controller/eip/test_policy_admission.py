@@ -13,7 +13,7 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES
 from coil.crd.eip_limit import NamespaceLimits
-from coil.kube.errors import UnavailableError
+from coil.kube.errors import NotFoundError, UnavailableError
 from coil_egress_controller.eip.policy_admission import (
     EGRESS_CLUSTER_POLICY_PATH,
     EGRESS_POLICY_PATH,
@@ -23,6 +23,7 @@ from coil_egress_controller.eip.policy_admission import (
 from tests.coil.crd.eip_object import Document, gateway, placed, policy, policy_document
 from tests.coil.reconcile.virtual_time import run_virtual
 from tests.coil_egress_controller.eip_door import AdmissionWorld, request, said
+from tests.coil_egress_controller.scene import MemoryCache
 
 NAME = "spec.egressGatewayName"
 NO_DEFAULT = "no egressGatewayName, and neither the namespace's label"
@@ -201,6 +202,77 @@ async def test_to_name_addresses_of_the_cluster_takes_the_same_right(door: Door,
     assert await door.update(wanted, by("shared", destSubnet=["0.0.0.0/0", destination], priority=7)) == []
     door.world.client.rights.add(("root", "shop"))
     assert await door.create(wanted, user="root") == []
+
+
+PODS_AND_SERVICES = "the pods and Services (the ConfigMap 'kube-system/kubeadm-config')"
+EXTRA = "the cluster ('extra' in the ConfigMap 'kube-system/coil-cluster-networks')"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("destination", "owner"),
+    [
+        ("10.50.7.0/24", "the IPPool 'pods' of Calico"),
+        ("fd50:0:0:7::/64", "the IPPool 'pods-v6' of Calico"),
+        ("10.51.7.9/32", "the CiliumNode 'n1'"),
+        ("fd51::7ff/128", "the CiliumNode 'n1'"),
+        ("10.52.0.0/16", PODS_AND_SERVICES),
+        ("fd52::/64", PODS_AND_SERVICES),
+        ("10.53.0.0/17", "the pods (the ConfigMap 'kube-system/kube-proxy')"),
+        ("fd53::/64", "the pods (the ConfigMap 'kube-system/kube-proxy')"),
+        ("10.54.1.0/24", EXTRA),
+        ("fd54::1/128", EXTRA),
+        ("10.55.0.1/32", "the cluster (the EgressClusterInfo 'default')"),
+        ("10.77.0.0/24", "the cluster (--cluster-cidr)"),
+    ],
+)
+async def test_so_does_what_other_programs_and_administrators_say_of_the_cluster(
+    door: Door, cached: bool, destination: str, owner: str
+) -> None:
+    door.world.put_cluster_networks()
+    if cached:
+        door.world.show_caches()
+    wanted = by("shared", destSubnet=[destination])
+    (error,) = await door.create(wanted)
+    assert error.startswith(f"spec.destSubnet[0]: {destination} belongs to {owner}, which takes the right to 'use' ")
+    assert await door.update(wanted, by("shared", destSubnet=[destination], priority=7)) == []
+    assert await door.update(by("shared", destSubnet=["8.8.8.8/32"]), wanted) == [error]
+    door.world.client.rights.add(("root", "shop"))
+    assert await door.create(wanted, user="root") == []
+
+
+@pytest.mark.parametrize("destination", ["10.50.0.0/15", "10.48.0.0/12", "8.0.0.0/6", "10.49.0.1/32", "::/0"])
+async def test_to_name_more_than_these_takes_none(door: Door, destination: str) -> None:
+    door.world.put_cluster_networks()
+    assert await door.create(by("shared", destSubnet=[destination])) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nodes", "pools", "calico_pools", "cilium_nodes", "cilium", "kubeadm", "kube_proxy", "config_maps", "infos"],
+)
+async def test_as_long_as_one_cache_does_not_know_the_api_server_is_asked(door: Door, name: str) -> None:
+    """And if it does not say, nobody is let in who names a destination."""
+    cache = getattr(door.world.show_caches(), name)
+    assert isinstance(cache, MemoryCache)
+    door.world.put_cluster_networks()
+    wanted = by("shared", destSubnet=["10.50.7.0/24"])
+    assert await door.create(wanted) == [], "known from caches"
+    cache.unserve()
+    [error] = await door.create(wanted)
+    assert "belongs to the IPPool 'pods' of Calico" in error
+    door.world.client.refusal = UnavailableError("too busy", status=503)
+    assert await door.create(wanted) == ["unavailable: the cluster's own addresses cannot be read now: too busy"]
+
+
+async def test_a_kind_that_is_not_served_is_not_waited_for(door: Door) -> None:
+    caches = door.world.show_caches()
+    for cache in (caches.calico_pools, caches.cilium_nodes, caches.infos, caches.service_cidrs):
+        assert isinstance(cache, MemoryCache)
+        cache.unserve()
+        cache.last_error = NotFoundError("404", status=404)
+    door.world.client.refusal = UnavailableError("too busy", status=503)
+    assert await door.create(by("shared", destSubnet=["10.50.7.0/24"])) == []
 
 
 @pytest.mark.parametrize("destination", ["0.0.0.0/0", "10.244.0.0/22", "192.0.2.0/24", "::/0", "8.8.8.8/32"])
