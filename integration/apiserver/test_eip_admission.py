@@ -241,6 +241,47 @@ def test_a_gateway_has_no_address_of_the_clusters_own(town: Town) -> None:
         town.plane.kubectl("delete", "node", name)
 
 
+def test_a_gateway_has_no_network_or_broadcast_address(town: Town) -> None:
+    """Of the networks that nodes are in, which each tells in its EgressTunnel, for its own address."""
+    name, addresses = f"{town.prefix}-link", {"ipv4": "198.51.100.130", "ipv6": "2001:db8:77::9"}
+    apply(town.plane, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    told = [{"type": "InternalIP", "address": address} for address in addresses.values()]
+
+    def patch_status(kind: str, status: Document) -> None:
+        patch = json.dumps({"status": status})
+        town.plane.kubectl("patch", kind, name, "--subresource=status", "--type=merge", f"--patch={patch}")
+
+    def patch_parent(ipv4: str, ipv6: str) -> None:
+        patch_status("egresstunnel", {"tunnel": {"parent": {"name": "eth0", "ipv4": ipv4, "ipv6": ipv6}}})
+
+    def refused(text: str) -> str:
+        status, answer = town.create_gateway(ranges={"ipv6" if ":" in text else "ipv4": [text]})
+        return next(iter(causes(answer).values())) if status == 422 else ""
+
+    ends = {
+        "198.51.100.120-198.51.100.129": ("198.51.100.128", "network address", "198.51.100.128/25"),
+        "198.51.100.240/28": ("198.51.100.255", "broadcast address", "198.51.100.128/25"),
+        "2001:db8:77::/125": ("2001:db8:77::", "Subnet-Router anycast address", "2001:db8:77::/64"),
+    }
+    try:
+        patch_status("node", {"addresses": told})
+        wait_until(lambda: town.admin("GET", f"{TUNNELS}/{name}")[0] == 200, what="the Node's EgressTunnel")
+        patch_parent("198.51.100.130/25", "2001:db8:77::9/64")
+        for text, (address, kind, network) in ends.items():
+            # The controller hears of both by a watch.
+            wait_until(lambda text=text: refused(text), what=f"{text} is refused")  # type: ignore[misc]
+            assert refused(text) == (
+                f"{text!r} has {address}, which is the {kind} of {network}, the network of the Node {name!r}"
+            )
+        assert refused("198.51.100.131-198.51.100.254") == ""
+        assert refused("2001:db8:77:0:ffff:ffff:ffff:ffff") == "", "IPv6 has no broadcast"
+        patch_parent("198.51.100.66/25", "2001:db8:77::8/64")
+        for text in ends:
+            wait_until(lambda text=text: refused(text) == "", what="its word is of no address of the Node's")  # type: ignore[misc]
+    finally:
+        town.plane.kubectl("delete", "node", name)
+
+
 def test_a_tenant_writes_no_status_no_slice_and_no_tunnel(town: Town) -> None:
     assert town.create(town.shop, "web", egressGatewayName=town.shared)[0] == 201
     path = f"{policies(town.shop.namespace)}/web"

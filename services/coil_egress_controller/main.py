@@ -136,6 +136,7 @@ async def assemble(settings: Settings, process: Process) -> None:
                     pools=cluster.pools,
                     service_cidrs=cluster.service_cidrs,
                     apiserver_service=cluster.apiserver_service,
+                    tunnels=caches.tunnels,
                     calico_pools=cluster.calico_pools,
                     cilium_nodes=cluster.cilium_nodes,
                     cilium=cluster.cilium,

@@ -32,6 +32,7 @@ from coil.crd.cidr import OwnedNetwork
 from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES
 from coil.crd.resource import HasMetadata, NamespacedName, Resource, object_key
 from coil.egress.cluster_networks import CILIUM, KUBE_PROXY, KUBEADM
@@ -135,6 +136,7 @@ class AdmissionWorld:
             pools=MemoryCache(self.api, ADDRESS_POOLS),
             service_cidrs=MemoryCache(self.api, SERVICE_CIDRS),
             apiserver_service=MemoryCache(self.api, SERVICES),
+            tunnels=MemoryCache(self.api, EGRESS_TUNNELS),
             calico_pools=MemoryCache(self.api, CALICO_POOLS),
             cilium_nodes=MemoryCache(self.api, CILIUM_NODES),
             cilium=ConfigMapCache(self.api, CILIUM),

@@ -30,6 +30,7 @@ from coil.crd.egress_cluster_info import EGRESS_CLUSTER_INFOS, EgressClusterInfo
 from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES, EgressGatewayPolicy
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EgressClusterPolicy
+from coil.crd.egress_tunnel import EGRESS_TUNNELS, EgressTunnel
 from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.resource import HasMetadata, NamespacedName, Resource
@@ -60,6 +61,7 @@ class AdmissionCaches:
     service_cidrs: Cache[ServiceCidr]
     apiserver_service: Cache[Service]
     """Of the API server alone, which is in a network of Services also where no ServiceCIDR says so."""
+    tunnels: Cache[EgressTunnel]
     calico_pools: Cache[CalicoPool]
     cilium_nodes: Cache[CiliumNode]
     cilium: Cache[ConfigMap]
@@ -76,7 +78,7 @@ class AdmissionCaches:
     def know_cluster(self) -> bool:
         """Whether all is known of the cluster's own addresses. Not every cluster serves all of the kinds."""
         required = (self.nodes, self.apiserver_service, self.cilium, self.kubeadm, self.kube_proxy, self.config_maps)
-        optional = (self.pools, self.service_cidrs, self.calico_pools, self.cilium_nodes, self.infos)
+        optional = (self.pools, self.service_cidrs, self.tunnels, self.calico_pools, self.cilium_nodes, self.infos)
         return all(cache is None or cache.synced for cache in required) and all(
             cache is None or describe_unsynced(cache, optional=True) is None for cache in optional
         )
@@ -89,6 +91,7 @@ class AdmissionCaches:
             pools=self.pools.items(),
             service_cidrs=self.service_cidrs.items(),
             services=self.apiserver_service.items(),
+            tunnels=self.tunnels.items(),
             infos=_items(self.infos),
             calico_pools=self.calico_pools.items(),
             cilium_nodes=self.cilium_nodes.items(),
@@ -201,7 +204,7 @@ class AdmissionReader:
     async def _read_cluster(self) -> ClusterObjects:
         settings, client = self._settings, self._client
         (
-            (nodes, pools, service_cidrs, services, infos),
+            (nodes, pools, service_cidrs, services, tunnels, infos),
             (calico_pools, cilium_nodes),
             config_maps,
         ) = await asyncio.gather(
@@ -210,6 +213,7 @@ class AdmissionReader:
                 self._served(client.list(ADDRESS_POOLS)),
                 self._served(client.list(SERVICE_CIDRS)),
                 self._served(self._list_apiserver_service()),
+                self._served(client.list(EGRESS_TUNNELS)),
                 self._list_infos(),
             ),
             asyncio.gather(
@@ -224,6 +228,7 @@ class AdmissionReader:
             pools=pools,
             service_cidrs=service_cidrs,
             services=services,
+            tunnels=tunnels,
             infos=infos,
             calico_pools=calico_pools,
             cilium_nodes=cilium_nodes,

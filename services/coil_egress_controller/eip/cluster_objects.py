@@ -12,9 +12,11 @@ from coil.crd.address_pool import AddressPool
 from coil.crd.builtin import ConfigMap, Node, Service, ServiceCidr
 from coil.crd.cidr import OwnedNetwork
 from coil.crd.egress_cluster_info import EgressClusterInfo
+from coil.crd.egress_tunnel import EgressTunnel
 from coil.crd.eip_conflict import Taken, collect_taken
 from coil.crd.foreign_network import CalicoPool, CiliumNode
 from coil.crd.resource import NamespacedName
+from coil.crd.subnet_end import SubnetEnds, collect_subnet_ends
 from coil.egress.cluster_networks import find_added_networks, find_foreign_networks
 
 
@@ -40,6 +42,7 @@ class ClusterObjects:
     pools: Sequence[AddressPool]
     service_cidrs: Sequence[ServiceCidr]
     services: Sequence[Service]
+    tunnels: Sequence[EgressTunnel]
     infos: Sequence[EgressClusterInfo]
     calico_pools: Sequence[CalicoPool]
     cilium_nodes: Sequence[CiliumNode]
@@ -62,6 +65,10 @@ class ClusterObjects:
         """
         added = find_added_networks(given=self.settings.given, config_maps=self.config_maps, infos=self.infos)
         return self._collect(*added)
+
+    def subnet_ends(self) -> SubnetEnds:
+        """Network and broadcast addresses of the networks that nodes are in."""
+        return collect_subnet_ends(self.nodes, self.tunnels)
 
     def _collect(self, *others: OwnedNetwork) -> Taken:
         foreign = find_foreign_networks(

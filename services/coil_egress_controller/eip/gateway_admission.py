@@ -1,7 +1,8 @@
 """Checks changes of EgressGateways before they are stored.
 
 Every replica answers. A new gateway must keep every rule and share no address with another, nor have any of the
-cluster's own (of Nodes, pods, Services and tunnels). An update is refused only for rules that it breaks itself, so that
+cluster's own (of Nodes, pods, Services and tunnels), nor the network or broadcast address of a network that nodes are
+in. An update is refused only for rules that it breaks itself, so that
 a gateway that was stored in violation of some can still be labelled, or repaired step by step. What policies depend on
 cannot be removed: an address that one has, or the gateway of one.
 
@@ -38,6 +39,7 @@ from coil.crd.eip_conflict import (
 from coil.crd.eip_validation import validate_gateway
 from coil.crd.meta import ObjectMeta
 from coil.crd.resource import object_key
+from coil.crd.subnet_end import validate_assignable_ranges
 from coil.crd.validation import FieldError, render_names, select_new
 from coil.eip.gateway_choice import choose_gateway
 from coil_egress_controller.eip.admission_reader import AdmissionReader, UnknownStateError, changes_spec, try_decode
@@ -83,10 +85,15 @@ class GatewayAdmission:
         accepted = Allowed(warnings=_warn(new))
         if old is not None and (old.spec.ranges, old.spec.ippools) == (new.spec.ranges, new.spec.ippools):
             return accepted
-        others, taken = await self._reader.gateways(), (await self._reader.cluster()).taken()
+        others, cluster = await self._reader.gateways(), await self._reader.cluster()
+        taken, subnet_ends = cluster.taken(), cluster.subnet_ends()
 
         def find_conflicts(gateway: EgressGateway) -> list[FieldError]:
-            return [*validate_disjoint_ranges(gateway, others), *validate_untaken_ranges(gateway, taken)]
+            return [
+                *validate_disjoint_ranges(gateway, others),
+                *validate_untaken_ranges(gateway, taken),
+                *validate_assignable_ranges(gateway, subnet_ends),
+            ]
 
         faults = select_new(find_conflicts(new), [] if old is None else find_conflicts(old))
         if old is not None:

@@ -10,6 +10,7 @@ from coil.crd.address_pool import ADDRESS_POOLS
 from coil.crd.builtin import NODES, SERVICE_CIDRS, SERVICES
 from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_GATEWAY_POLICIES
+from coil.crd.egress_tunnel import EGRESS_TUNNELS
 from coil.kube.errors import ForbiddenError, UnavailableError
 from coil_egress_controller.eip.admission_reader import ASK_SECONDS
 from coil_egress_controller.eip.gateway_admission import GATEWAY_PATH, GatewayAdmission
@@ -147,6 +148,36 @@ async def test_an_address_of_what_other_programs_give_to_pods_is_refused(
     expected = [f"spec.ranges.{family}[0]: {text!r} overlaps {said}"] if said else []
     assert await door.create(document) == expected
     assert await door.update(document, gateway_document(ranges={family: [text]}, failPolicy="Open")) == []
+
+
+LINK = "the network of the Node 'n1'"
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("192.0.2.0/30", f"192.0.2.0, which is the network address of 192.0.2.0/24, {LINK}"),
+        ("192.0.2.248/29", f"192.0.2.255, which is the broadcast address of 192.0.2.0/24, {LINK}"),
+        ("192.0.2.248-192.0.2.254", ""),
+        ("2001:db8::", f"2001:db8::, which is the Subnet-Router anycast address of 2001:db8::/64, {LINK}"),
+        ("2001:db8:0:0:ffff:ffff:ffff:ffff", ""),
+    ],
+)
+async def test_a_network_or_broadcast_address_is_refused(door: Door, cached: bool, text: str, said: str) -> None:
+    put_cluster(door)
+    parent = {"name": "eth0", "ipv4": "192.0.2.7/24", "ipv6": "2001:db8::7/64"}
+    door.world.api.put(EGRESS_TUNNELS, {"metadata": {"name": "n1"}, "status": {"tunnel": {"parent": parent}}})
+    if cached:
+        door.world.show_caches()
+    family = "ipv6" if ":" in text else "ipv4"
+    document, other = gateway_document(ranges={family: [text]}), gateway_document(ranges={"ipv4": ["10.6.1.1"]})
+    expected = [f"spec.ranges.{family}[0]: {text!r} has {said}"] if said else []
+    assert await door.create(document) == expected
+    assert await door.update(other, document) == expected
+    # What was stored before is no reason to refuse other changes.
+    further = "fd99::1" if family == "ipv6" else "203.0.113.1"
+    assert await door.update(document, gateway_document(ranges={family: [further, text]})) == []
 
 
 async def test_who_has_such_an_address_already_may_change_everything_else(door: Door) -> None:

@@ -267,7 +267,7 @@ async def test_as_long_as_one_cache_does_not_know_the_api_server_is_asked(door: 
 
 async def test_a_kind_that_is_not_served_is_not_waited_for(door: Door) -> None:
     caches = door.world.show_caches()
-    for cache in (caches.calico_pools, caches.cilium_nodes, caches.infos, caches.service_cidrs):
+    for cache in (caches.calico_pools, caches.cilium_nodes, caches.tunnels, caches.infos, caches.service_cidrs):
         assert isinstance(cache, MemoryCache)
         cache.unserve()
         cache.last_error = NotFoundError("404", status=404)
