@@ -29,10 +29,12 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS
 from coil.crd.egress_gateway_policy import EGRESS_ENDPOINT_SLICES
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.egress_tunnel import EGRESS_TUNNELS
+from coil.crd.foreign_network import CALICO_POOLS, CILIUM_NODES, CalicoPool, CiliumNode
 from coil.crd.meta import ObjectMeta, Struct
 from coil.crd.names import LABEL_APP_NAME
 from coil.crd.resource import HasMetadata, Resource
 from coil.egress.client_pod import FINAL_PHASES
+from coil.egress.cluster_networks import CILIUM, KUBE_PROXY, KUBEADM
 from coil.kube.client import KubeClient
 from coil.kube.errors import NotFoundError, NotServedError, UnavailableError
 from coil_migrator.check.egressgateway_object import Untyped
@@ -160,7 +162,7 @@ class Cluster:
     workloads: tuple[tuple[str, Workload], ...] = ()
     """Each with its kind."""
     config_maps: Mapping[tuple[str, str], ConfigMap] = field(default_factory=dict)
-    """By namespace and name: those that the workloads name."""
+    """By namespace and name: those that the workloads name, and configurations that tell networks of pods."""
     pools: tuple[AddressPool, ...] = ()
     egresses: tuple[Egress, ...] = ()
     pods: tuple[ClientPod, ...] = ()
@@ -169,11 +171,13 @@ class Cluster:
     machines: tuple[Machine, ...] = ()
     services: tuple[Service, ...] = ()
     service_cidrs: tuple[ServiceCidr, ...] = ()
+    calico_pools: tuple[CalicoPool, ...] = ()
+    cilium_nodes: tuple[CiliumNode, ...] = ()
     gateways: tuple[Untyped, ...] = ()
     egress_policies: tuple[Untyped, ...] = ()
     """EgressPolicies, and without a namespace EgressClusterPolicies."""
     cluster_infos: tuple[Untyped, ...] = ()
-    tunnels: tuple[ObjectMeta, ...] = ()
+    tunnels: tuple[Untyped, ...] = ()
     former_slices: tuple[ObjectMeta, ...] = ()
     definitions: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[ObjectMeta, ...]] = field(default_factory=dict)
@@ -209,12 +213,14 @@ async def read_cluster(client: KubeClient, *, namespaces: Sequence[str]) -> Clus
     workloads: list[tuple[str, Workload]] = []
     for resource, namespace in product((DAEMON_SETS, DEPLOYMENTS), namespaces):
         workloads += [(resource.kind, workload) for workload in await listed(resource, namespace=namespace)]
-    config_maps: dict[tuple[str, str], ConfigMap] = {}
+    places = [(at.namespace, at.name) for at in (KUBEADM, KUBE_PROXY, CILIUM)]
     for _, workload in workloads:
-        for name in (*config_maps_of(workload), *configurations_of(workload)):
-            key = workload.metadata.namespace, name
-            for found in await listed(CONFIG_MAPS, namespace=key[0], fields=f"metadata.name={name}"):
-                config_maps[key] = found
+        names = (*config_maps_of(workload), *configurations_of(workload))
+        places += [(workload.metadata.namespace, name) for name in names]
+    config_maps: dict[tuple[str, str], ConfigMap] = {}
+    for namespace, name in places:
+        for found in await listed(CONFIG_MAPS, namespace=namespace, fields=f"metadata.name={name}"):
+            config_maps[namespace, name] = found
     return Cluster(
         workloads=tuple(workloads),
         config_maps=config_maps,
@@ -226,13 +232,15 @@ async def read_cluster(client: KubeClient, *, namespaces: Sequence[str]) -> Clus
         machines=await listed(MACHINES),
         services=await listed(SERVICES),
         service_cidrs=await listed(SERVICE_CIDRS),
+        calico_pools=await listed(CALICO_POOLS),
+        cilium_nodes=await listed(CILIUM_NODES),
         gateways=await listed(untyped(EGRESS_GATEWAYS)),
         egress_policies=(
             *await listed(untyped(EGRESS_POLICIES)),
             *await listed(untyped(EGRESS_CLUSTER_POLICIES)),
         ),
         cluster_infos=await listed(untyped(EGRESS_CLUSTER_INFOS)),
-        tunnels=tuple(each.metadata for each in await listed(untyped(EGRESS_TUNNELS))),
+        tunnels=await listed(untyped(EGRESS_TUNNELS)),
         former_slices=tuple(
             each.metadata for each in await listed(untyped(EGRESS_ENDPOINT_SLICES), labels=FORMER_SLICE_LABEL)
         ),

@@ -1,9 +1,13 @@
 """EgressGateways as egressgateway 0.6 has them: what admission and controller here would say, and what differs."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import ip_network
 
+from coil.crd.builtin import ConfigMap
+from coil.crd.cidr import OwnedNetwork
+from coil.crd.egress_cluster_info import EgressClusterInfo, EgressClusterInfoSpec
 from coil.crd.egress_gateway import EgressGateway, EgressGatewayStatus, FailPolicy, NodePolicy
+from coil.crd.egress_tunnel import EgressTunnel, EgressTunnelStatus
 from coil.crd.eip_conflict import (
     Taken,
     collect_taken,
@@ -12,7 +16,16 @@ from coil.crd.eip_conflict import (
     validate_untaken_ranges,
 )
 from coil.crd.eip_validation import validate_gateway
+from coil.crd.resource import NamespacedName
+from coil.crd.subnet_end import SubnetEnds, collect_subnet_ends, validate_assignable_ranges
 from coil.crd.validation import render_errors, render_names
+from coil.egress.cluster_networks import (
+    CILIUM,
+    KUBE_PROXY,
+    KUBEADM,
+    find_added_networks,
+    find_foreign_networks,
+)
 from coil_migrator.check.cluster import Cluster
 from coil_migrator.check.egressgateway import GATEWAY_FINALIZER, leftover_severity, take_finalizer
 from coil_migrator.check.egressgateway_object import Undecodable, Untyped, decode, decode_gateway, subject_of
@@ -30,20 +43,52 @@ def gateways_of(cluster: Cluster) -> dict[str, EgressGateway]:
     return {gateway.metadata.name: gateway for gateway in decoded if isinstance(gateway, EgressGateway)}
 
 
-def taken_of(cluster: Cluster, tunnels: Iterable[IPv4Network | IPv6Network] = TUNNELS) -> Taken:
-    """The cluster's own addresses."""
+def taken_of(cluster: Cluster, added: Iterable[OwnedNetwork] = ()) -> Taken:
+    """The cluster's own addresses, which no gateway may have."""
+
+    def configuration(at: NamespacedName) -> Iterable[ConfigMap]:
+        found = cluster.config_maps.get((at.namespace, at.name))
+        return () if found is None else (found,)
+
+    foreign = find_foreign_networks(
+        calico_pools=cluster.calico_pools,
+        cilium_nodes=cluster.cilium_nodes,
+        cilium=configuration(CILIUM),
+        kubeadm=configuration(KUBEADM),
+        kube_proxy=configuration(KUBE_PROXY),
+    )
     return collect_taken(
         nodes=cluster.nodes,
         pools=cluster.pools,
         service_cidrs=cluster.service_cidrs,
         services=[each for each in cluster.services if each.metadata.name == "kubernetes"],
-        tunnels=tunnels,
+        tunnels=TUNNELS,
+        others=(*foreign, *added),
     )
+
+
+def inner_of(cluster: Cluster) -> Taken:
+    """What is within the cluster for a policy's destinations: with what EgressClusterInfos add."""
+    infos: list[EgressClusterInfo] = []
+    for found in cluster.cluster_infos:
+        spec = decode(found.spec, EgressClusterInfoSpec)
+        if not isinstance(spec, Undecodable):
+            infos.append(EgressClusterInfo(metadata=found.metadata, spec=spec))
+    return taken_of(cluster, find_added_networks(infos=infos))
+
+
+def _subnet_ends_of(cluster: Cluster) -> SubnetEnds:
+    tunnels: list[EgressTunnel] = []
+    for found in cluster.tunnels:
+        status = decode(found.status, EgressTunnelStatus)
+        if not isinstance(status, Undecodable):
+            tunnels.append(EgressTunnel(metadata=found.metadata, status=status))
+    return collect_subnet_ends(cluster.nodes, tunnels)
 
 
 def check_gateways(cluster: Cluster) -> Iterator[Finding]:
     """Each in turn."""
-    gateways, taken = gateways_of(cluster), taken_of(cluster)
+    gateways, taken, subnet_ends = gateways_of(cluster), taken_of(cluster), _subnet_ends_of(cluster)
     for found in cluster.gateways:
         subject = subject_of(KIND, found.metadata)
         yield from _check_status(cluster, subject, found)
@@ -63,7 +108,7 @@ def check_gateways(cluster: Cluster) -> Iterator[Finding]:
                 remedy="correct the field",
             )
             continue
-        yield from _check_rules(subject, gateway, gateways, taken)
+        yield from _check_rules(subject, gateway, gateways, taken, subnet_ends)
         yield from _check_spelling(subject, gateway)
         if gateway.spec.node_selector.selector.empty:
             continue
@@ -86,13 +131,18 @@ def _check_status(cluster: Cluster, subject: str, found: Untyped) -> Iterator[Fi
 
 
 def _check_rules(
-    subject: str, gateway: EgressGateway, gateways: Mapping[str, EgressGateway], taken: Taken
+    subject: str,
+    gateway: EgressGateway,
+    gateways: Mapping[str, EgressGateway],
+    taken: Taken,
+    subnet_ends: SubnetEnds,
 ) -> Iterator[Finding]:
     errors = validate_gateway(gateway)
     if gateway.spec.cluster_default:
         errors += validate_only_default(gateway, gateways.values())
     errors += validate_disjoint_ranges(gateway, gateways.values())
     errors += validate_untaken_ranges(gateway, taken)
+    errors += validate_assignable_ranges(gateway, subnet_ends)
     if errors:
         yield Finding(
             severity=Severity.MUST_MEND,

@@ -11,7 +11,7 @@ from coil.crd.resource import object_key
 from coil.crd.validation import render_errors, render_names, validate_selector
 from coil.eip.policy_mirror import Source
 from coil_migrator.check.cluster import ClientPod, Cluster
-from coil_migrator.check.egress_gateways import CONVERT, taken_of
+from coil_migrator.check.egress_gateways import CONVERT, inner_of
 from coil_migrator.check.egressgateway_object import Undecodable, decode_policy, sample_mirror, subject_of
 from coil_migrator.check.finding import Finding, Severity
 from coil_migrator.check.policy_judgement import JudgedPolicy, judge_policies
@@ -35,12 +35,12 @@ def check_policies(cluster: Cluster) -> Iterator[Finding]:
             )
         else:
             sources.append(source)
-    taken = taken_of(cluster)
+    inner = inner_of(cluster)
     for each in judge_policies(cluster, sources):
         yield from _check_rules(each)
         yield from _check_spelling(each)
         if each.is_new:
-            yield from _check_meaning(each, taken)
+            yield from _check_meaning(each, inner)
             yield from _check_pods(each, cluster.pods)
             yield from _check_address(each)
 

@@ -133,7 +133,7 @@ def _check_definitions(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _check_tunnels(cluster: Cluster) -> Iterator[Finding]:
-    former = [metadata for metadata in cluster.tunnels if TUNNEL_FINALIZER in metadata.finalizers]
+    former = [each.metadata for each in cluster.tunnels if TUNNEL_FINALIZER in each.metadata.finalizers]
     if former:
         yield Finding(
             severity=leftover_severity(cluster),

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from coil.crd.builtin import ConfigMap
 from coil.crd.eip_schema import eip_definitions
+from coil.crd.foreign_network import CalicoPool, CalicoPoolSpec
 from coil.crd.meta import ObjectMeta
 from coil_migrator.check.cluster import Cluster
 from coil_migrator.check.egressgateway_object import Untyped
@@ -30,6 +32,19 @@ OURS = {
     definition["metadata"]["name"]: definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"]
     for definition in eip_definitions()
 }
+
+
+CALICO_POOL = CalicoPool(metadata=ObjectMeta(name="pods"), spec=CalicoPoolSpec(cidr="10.50.0.0/16"))
+KUBEADM_CONFIG = ("kube-system", "kubeadm-config")
+KUBEADM_NETWORKS = ConfigMap(
+    metadata=ObjectMeta(namespace=KUBEADM_CONFIG[0], name=KUBEADM_CONFIG[1]),
+    data={"ClusterConfiguration": "networking: {serviceSubnet: 10.52.0.0/16}"},
+)
+
+
+def stored_tunnel(name: str, ipv4: Any) -> Untyped:
+    """With what its agent has told of the node's link."""
+    return stored({"metadata": {"name": name}}, {"tunnel": {"parent": {"name": "eth0", "ipv4": ipv4}}})
 
 
 RR: dict[str, Any] = {"egressIP": {"allocatorPolicy": "rr"}}
@@ -91,7 +106,10 @@ def leftovers() -> dict[str, Any]:
     webhook = (ObjectMeta(name="egressgateway-controller"),)
     return {
         "named": {"MutatingWebhookConfiguration": webhook, "ServiceAccount": webhook},
-        "tunnels": (ObjectMeta(name="n1", finalizers=(f"{GROUP}/egresstunnel",)), ObjectMeta(name="n2")),
+        "tunnels": (
+            Untyped(metadata=ObjectMeta(name="n1", finalizers=(f"{GROUP}/egresstunnel",))),
+            Untyped(metadata=ObjectMeta(name="n2")),
+        ),
         "former_slices": (ObjectMeta(name="a-1", namespace="shop"), ObjectMeta(name="a-2", namespace="shop")),
         "gateways": (gateway(status={"nodeList": [{"name": 5}]}),),
     }
@@ -231,6 +249,12 @@ def test_a_gateway_as_it_is_stored_fails_closed_and_keeps_its_finalizer() -> Non
         ({"ippools": {"ipv4": ["192.168.0.9-192.168.0.11"]}}, "192.168.0.10' of the Node 'n1'"),
         ({"ippools": {"ipv4": ["10.96.0.5"]}}, "of the ServiceCIDR 'kubernetes'"),
         ({"ippools": {"ipv4": ["172.31.0.5"]}}, "of the tunnels between nodes"),
+        ({"ippools": {"ipv4": ["10.50.0.5"]}}, "of the IPPool 'pods' of Calico"),
+        ({"ippools": {"ipv4": ["10.52.0.5"]}}, "of the pods and Services (the ConfigMap 'kube-system/kubeadm-config')"),
+        (
+            {"ippools": {"ipv4": ["192.168.0.252/30"]}},
+            "192.168.0.255, which is the broadcast address of 192.168.0.0/24",
+        ),
         ({"ippools": {"ipv4": ["198.51.100.1-198.51.100.3"]}}, "of the gateway 'other'"),
         ({"clusterDefault": True}, "true for one gateway only, and is for 'other'"),
         ({"nodeSelector": {"selector": {}}}, "spec.nodeSelector.selector: must not be empty"),
@@ -243,6 +267,9 @@ def test_gateways_that_would_be_refused(spec: dict[str, Any], words: str) -> Non
         gateways=(gateway(**spec), other),
         nodes=(node("n1", "192.168.0.10"),),
         service_cidrs=(service_cidr("10.96.0.0/12"),),
+        calico_pools=(CALICO_POOL,),
+        config_maps={KUBEADM_CONFIG: KUBEADM_NETWORKS},
+        tunnels=(stored_tunnel("n1", "192.168.0.10/24"), stored_tunnel("n2", 5)),
     )
     messages = of(found, "EgressGateway office", Severity.MUST_MEND)
     assert any(words in message for message in messages), messages
@@ -367,11 +394,22 @@ def test_what_means_something_else() -> None:
         policy("subnet", "shop", appliedTo={"podSubnet": ["10.10.0.0/16"]}),
         policy("first", "shop", priority=100),
         policy("inner", "shop", destSubnet=["192.168.0.10/32", "198.51.100.0/24"]),
+        policy("pods", "shop", destSubnet=["10.50.1.0/24"]),
+        policy("added", "shop", destSubnet=["10.54.1.0/24"]),
         policy("empty", "shop", egressIP={"allocatorPolicy": ""}),
     )
-    found = objects(policies=policies, nodes=(node("n1", "192.168.0.10"),))
-    told = {name: of(found, f"EgressPolicy shop/{name}") for name in ("subnet", "first", "inner", "empty")}
-    assert [len(messages) for messages in told.values()] == [1, 1, 1, 1]
+    infos = (
+        stored({"metadata": {"name": "default"}, "spec": {"extraCidr": ["10.54.0.0/16"]}}),
+        stored({"metadata": {"name": "other"}, "spec": {"extraCidr": 5}}),
+    )
+    found = objects(
+        policies=policies, nodes=(node("n1", "192.168.0.10"),), calico_pools=(CALICO_POOL,), cluster_infos=infos
+    )
+    names = ("subnet", "first", "inner", "pods", "added", "empty")
+    told = {name: of(found, f"EgressPolicy shop/{name}") for name in names}
+    assert [len(messages) for messages in told.values()] == [1, 1, 1, 1, 1, 1]
+    assert "a right of its author: 10.50.1.0/24 of the IPPool 'pods' of Calico" in told["pods"][0]
+    assert "a right of its author: 10.54.1.0/24 of the cluster (the EgressClusterInfo 'default')" in told["added"][0]
     assert "podSubnet selects no pods, there or here" in told["subnet"][0]
     assert "spec.priority 100 has no effect there" in told["first"][0]
     assert "a right of its author: 192.168.0.10/32 of the Node 'n1'" in told["inner"][0]
