@@ -36,6 +36,9 @@ def test_a_tunnel_is_made_for_each_node_and_says_what_the_node_says() -> None:
         assert status.pod_cidrs == ("10.244.1.0/24", "fd00:244:1::/64")
         world.change(NODES, "n1", status={"addresses": addresses[:1]})
         await world.until(lambda: tunnel(world, "n1").status.node_addresses == ("192.0.2.7",))
+        # A node may set its pod CIDRs itself where nobody has, and policies do not apply to what is sent there.
+        world.change(NODES, "n1", spec={"podCIDRs": ["0.0.0.0/1", "fd00:244:1::/64"]})
+        await world.until(lambda: tunnel(world, "n1").status.pod_cidrs == ("fd00:244:1::/64",))
         with world.no_writes("egresstunnels"):
             await world.rest(22)
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 import msgspec
@@ -13,6 +13,10 @@ from coil.crd.resource import Resource
 INTERNAL_IP: Final = "InternalIP"
 OWN_TYPES: Final = (INTERNAL_IP, "ExternalIP")
 """The types of a Node's addresses that are IP addresses of its own."""
+LARGEST_POD_CIDR: Final = {4: 16, 6: 48}
+"""By IP version, the shortest prefixes of a node's pod CIDR that are believed. Where nobody has set it, a node can do
+so itself, and what is the cluster's own is reached with a pod's own address, and is in no gateway.
+"""
 
 
 class NodeAddress(Struct, frozen=True, kw_only=True):
@@ -66,6 +70,18 @@ class Node(Struct, frozen=True, kw_only=True):
                     found.append(ip_address(entry.address))
                 except ValueError:
                     continue
+        return found
+
+    def pod_networks(self) -> list[IPv4Network | IPv6Network]:
+        """The networks of its pods. What is no network is passed over, and so is what no node can need."""
+        found: list[IPv4Network | IPv6Network] = []
+        for text in self.spec.pod_cidrs:
+            try:
+                network = ip_network(text, strict=False)
+            except ValueError:
+                continue
+            if network.prefixlen >= LARGEST_POD_CIDR[network.version]:
+                found.append(network)
         return found
 
 

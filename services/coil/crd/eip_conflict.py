@@ -73,7 +73,7 @@ def collect_taken(
 
     for node in nodes:
         add(node.addresses(), f"the Node {node.metadata.name!r}")
-        add(node.spec.pod_cidrs, f"the pods of the Node {node.metadata.name!r}")
+        add(node.pod_networks(), f"the pods of the Node {node.metadata.name!r}")
     for pool in pools:
         texts = (text for subnet in pool.spec.subnets for text in (subnet.ipv4, subnet.ipv6))
         add(filter(None, texts), f"the AddressPool {pool.metadata.name!r}")

@@ -31,10 +31,6 @@ KUBEADM: Final = NamespacedName("kube-system", "kubeadm-config")
 KUBE_PROXY: Final = NamespacedName("kube-system", "kube-proxy")
 CILIUM: Final = NamespacedName("kube-system", "cilium-config")
 """Where these programs' configurations are."""
-LARGEST_POD_CIDR: Final = {Family.IPV4: 16, Family.IPV6: 48}
-"""Shortest prefixes of a node's pod CIDR that are believed. Where nobody has set it, a node can do so itself, and what
-is the cluster's own is reached with a client's own address.
-"""
 NETWORKS: Final = "networks"
 """The key in the ConfigMap: one network on each line, none of them private."""
 POD_AND_SERVICE_NETWORKS: Final = "pod-and-service-networks"
@@ -54,7 +50,7 @@ def collect_node_networks(nodes: Iterable[Node]) -> tuple[IPNetwork, ...]:
     found: list[IPNetwork] = []
     for node in nodes:
         found += map(ip_network, node.addresses())
-        found += _parse_pod_cidrs(node.spec.pod_cidrs)
+        found += node.pod_networks()
     return _collapse(network for network in found if not _is_link_local(network))
 
 
@@ -209,10 +205,6 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def _split(value: object) -> list[str]:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else []
-
-
-def _parse_pod_cidrs(texts: Iterable[str]) -> Iterable[IPNetwork]:
-    return (network for network in _parse(texts) if network.prefixlen >= LARGEST_POD_CIDR[Family.of(network)])
 
 
 def _parse(texts: Iterable[str | None]) -> Iterable[IPNetwork]:

@@ -179,7 +179,7 @@ def _changed_tunnels(old: EgressTunnel | None, new: EgressTunnel | None) -> Iter
 
 def _networks(node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A node's own addresses, and its pods' networks."""
-    return tuple(sorted({str(address) for address in node.addresses()})), node.spec.pod_cidrs
+    return tuple(sorted({str(address) for address in node.addresses()})), tuple(map(str, node.pod_networks()))
 
 
 def _ours(tunnel: EgressTunnel) -> tuple[object, ...]:

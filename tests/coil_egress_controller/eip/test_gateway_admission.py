@@ -150,6 +150,16 @@ async def test_an_address_of_what_other_programs_give_to_pods_is_refused(
     assert await door.update(document, gateway_document(ranges={family: [text]}, failPolicy="Open")) == []
 
 
+async def test_a_node_cannot_take_more_than_a_node_can_need(door: Door) -> None:
+    """Where nobody has set its pod CIDRs, it can do so itself."""
+    spec = {"podCIDRs": ["0.0.0.0/1", "10.0.0.0/16", "::/0"]}
+    door.world.api.put(NODES, {"metadata": {"name": "n1"}, "spec": spec})
+    assert await door.create(gateway_document(ranges={"ipv4": ["10.6.1.1"], "ipv6": ["fd00::1"]})) == []
+    assert await door.create(ranges("10.0.7.1")) == [
+        "spec.ranges.ipv4[0]: '10.0.7.1' overlaps '10.0.0.0/16' of the pods of the Node 'n1'"
+    ]
+
+
 LINK = "the network of the Node 'n1'"
 
 
