@@ -103,22 +103,25 @@ def test_the_same_labels_elsewhere_are_another_tenants(world: World, gateway: Ga
 
 
 def test_tenants_share_an_address_only_where_the_gateway_says_so(world: World) -> None:
-    """And where it does not say so any more, the older policy keeps it, and the other tenant's pods are held back."""
+    """And where it does not say so any more, the older policy keeps it, and the other tenant's pods are held back.
+
+    Of two that were created within a second, the first by name counts as the older one.
+    """
     labels = {"app": "twin"}
     with ExitStack() as stack:
         gateway = stack.enter_context(world.gateway("n1", "n2", number=1))
         shop = stack.enter_context(world.pod("n3", namespace="shop", **labels))
         bank = stack.enter_context(world.pod("n3", namespace="bank", **labels))
-        first = stack.enter_context(world.policy(gateway, labels=labels, namespace="shop"))
-        world.await_seen(shop, first.eip())
-        second = stack.enter_context(world.policy(gateway, labels=labels, namespace="bank"))
+        first = stack.enter_context(world.policy(gateway, labels=labels, namespace="bank"))
+        world.await_seen(bank, first.eip())
+        second = stack.enter_context(world.policy(gateway, labels=labels, namespace="shop"))
         for sharing, seen in ((None, None), ("Any", first.eip()), ("Namespace", None)):
             if sharing is not None:
                 gateway.change(sharing=sharing)
             reason = "NoAddress" if seen is None else "Placed"
             wait_until(lambda reason=reason: second.ready_reason == reason, what=f"{reason} with {sharing}")  # type: ignore[misc]
-            world.await_seen(bank, seen)
-            world.await_seen(shop, first.eip())
+            world.await_seen(shop, seen)
+            world.await_seen(bank, first.eip())
 
 
 def test_a_second_policy_on_an_address_that_is_placed_already(world: World, gateway: Gateway) -> None:
