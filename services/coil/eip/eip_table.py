@@ -529,7 +529,7 @@ def _mark_of(end: Field, family: Family) -> Assign:
 
 def _unwrapped_chain(tunnel: LinkName) -> NftChain:
     """What was wrapped has the mark that the packet around it got in `mesh` (`skb_scrub_packet`, net/core/skbuff.c:
-    within one namespace it stays). Nothing else may look at it: it is the mark that leads to that node.
+    within one namespace it stays). It ends here, before others look at the packet: it would lead back to that node.
     """
     known = _is((Field.PACKET_MARK, Field.ETHER_SOURCE), Member(PEERS.name))
     return NftChain(

@@ -4,8 +4,8 @@ Every replica answers, also before its caches are synced, as it needs nothing bu
 every rule; an update is refused only for rules that it breaks itself, so that an Egress that was stored in violation of
 some can still be labelled, scaled or repaired step by step. A template with rights that router pods may not have is an
 exception: it stays as it is or is repaired as a whole, because whatever else is changed in it would run with these
-rights. The number of router pods is also changed through the scale
-subresource, which webhooks do not see: its bounds are in the CRD's schema.
+rights. The number of router pods is also changed through the scale subresource, which webhooks do not see: its bounds
+are in the CRD's schema.
 """
 
 from collections.abc import Mapping
