@@ -26,6 +26,7 @@ HERE: Final = NodeName("gateway-a")
 THERE: Final = NodeName("gateway-b")
 ELSEWHERE: Final = NodeName("worker")
 MARK_THERE: Final = 0x26000200
+MARK_ELSEWHERE: Final = 0x26000300
 DESTINATION_RANGE: Final = IPv4Network("172.16.0.0/12")
 """All destinations are in it."""
 POD_RANGE: Final = IPv4Network("10.64.0.0/12")
@@ -78,7 +79,13 @@ class Crowd:
         index = DataPlaneIndex(clock=time.monotonic)
         index.set_own(HERE)
         index.set_cluster(cluster_networks())
-        index.set_peers([Peer(node=THERE, mark=MARK_THERE, mac=MacAddress("02:00:00:00:00:02"))])
+        others = (THERE, MARK_THERE), (ELSEWHERE, MARK_ELSEWHERE)
+        index.set_peers(
+            [
+                Peer(node=node, mark=mark, mac=MacAddress(f"02:00:00:00:00:{number:02x}"))
+                for number, (node, mark) in enumerate(others, start=2)
+            ]
+        )
         index.set_policies(self.view(number) for number in range(2 * self.policies))
         for number in range(2 * self.policies):
             index.set_sources(policy_ref(number), self.sources(number))

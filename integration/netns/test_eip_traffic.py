@@ -505,28 +505,62 @@ def test_a_node_speaks_in_its_own_name_only(world: EipWorld, version: int) -> No
             answering.recv(64)
 
 
-def send_to_tunnel(sender: Netns, version: int, payload: bytes) -> None:
+@both_families
+def test_a_node_speaks_for_its_own_pods_only(world: EipWorld, version: int) -> None:
+    """Whoever has root on one node can send as a pod of another one, through the node's own tunnel. The conversation of
+    that pod goes on: its node, not the attacker's, gets the replies.
+    """
+    world.tell([view()])
+    third = Peer(
+        node=NodeName("third"),
+        mark=0x26000300,
+        mac=MacAddress("02:00:00:00:00:03"),
+        addresses=(ip_address("172.16.0.3"),),
+    )
+    own = Peer(node=SOURCE_NODE, mark=MARKS[SOURCE_NODE], mac=MACS[SOURCE_NODE], addresses=UNDERLAY[SOURCE_NODE])
+    world.indexes[GATEWAY_NODE].set_peers([own, third])
+    world.load()
+    world.source.ip("address", "add", "172.16.0.3/24", "dev", "eth0")
+    with datagram(world.pod, version) as asking, datagram(world.server, version) as answering:
+        answering.bind((SERVER[version], 7))
+        answering.settimeout(_SECONDS)
+        asking.settimeout(_SECONDS)
+        asking.sendto(b"question", (SERVER[version], 7))
+        whom = answering.recvfrom(64)[1]
+        assert whom[0] == EIPS[version]
+        port = asking.getsockname()[1]
+        begun = udp(ip_address(POD[version]), ip_address(SERVER[version]), sport=port, dport=7)
+        for packet in (begun, udp(ip_address(POD[version]), ip_address(SERVER[version]), dport=7)):
+            before = packets(world.gateway, "coil-eip")["dropped_stray"]
+            send_to_tunnel(world.source, 4, in_tunnel(packet, mac=third.mac), source="172.16.0.3")
+            wait_for(lambda: packets(world.gateway, "coil-eip")["dropped_stray"] == before + 1)  # noqa: B023
+        answering.sendto(b"answer", whom)
+        assert asking.recv(64) == b"answer"
+        answering.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            answering.recv(64)
+
+
+def send_to_tunnel(sender: Netns, version: int, payload: bytes, *, source: str = "") -> None:
     """To the gateway's end, over an underlay of that version."""
     with datagram(sender, version) as plain:
+        if source:
+            plain.bind((source, 0))
         plain.sendto(payload, (str(UNDERLAY[GATEWAY_NODE][version == 6]), TUNNEL_PORT))
 
 
 @both_families
 @pytest.mark.parametrize("verified", [False, True])
 def test_nobody_leaves_with_the_address_of_anothers_policy(world: EipWorld, version: int, verified: bool) -> None:
-    """A pod of this node sends as one of another node, whose policy this node carries."""
-    world.tell([view()])
+    """A pod of this node sends as another one of it, whose policy this node carries."""
+    everybody = {ip_address(pods[version]): GATEWAY_NODE for pods in (POD, LOCAL_POD)}
+    world.tell([view()], {view().ref: everybody})
     world.load()
     tables = plan_eip_tables(EipTableOptions(verify_source=verified))
     world.gateway.call(lambda: load_elements(tables, world.indexes[GATEWAY_NODE].elements()))
     assert seen(world, SERVER[version], world.local_pod) == EIPS[version]
-    pod = world.local_pod.link("eth0")
-    node = world.gateway.link("pod0")
-    assert pod is not None
-    assert node is not None
-    head = octets(node["address"]) + octets(pod["address"]) + struct.pack("!H", IPV4 if version == 4 else IPV6)
     with Capture(world.server) as outside:
-        send(world.local_pod, head + udp(ip_address(POD[version]), ip_address(SERVER[version]), dport=4711))
+        send_as(world, POD[version], version)
         if verified:
             wait_for(lambda: packets(world.gateway, "coil-eip")["dropped_spoofed"] == 1)
             # What is forwarded takes the same way, and would be there before this.
@@ -534,3 +568,23 @@ def test_nobody_leaves_with_the_address_of_anothers_policy(world: EipWorld, vers
         else:
             wait_for(lambda: any(each.port == 4711 for each in outside.packets()))
     assert [str(each.source) for each in outside.packets() if each.port == 4711] == [EIPS[version]] * (not verified)
+
+
+@both_families
+def test_pods_of_this_node_are_no_pods_of_another_node(world: EipWorld, version: int) -> None:
+    """Where nobody verifies sources, either: what another node's pods may do here, they may by its tunnel."""
+    world.tell([view()])
+    world.load()
+    with Capture(world.server) as outside:
+        send_as(world, POD[version], version)
+        wait_for(lambda: any(each.port == 4711 for each in outside.packets()))
+    assert [str(each.source) for each in outside.packets() if each.port == 4711] == [POD[version]]
+
+
+def send_as(world: EipWorld, source: str, version: int) -> None:
+    """From the gateway's own pod to the server."""
+    pod, node = world.local_pod.link("eth0"), world.gateway.link("pod0")
+    assert pod is not None
+    assert node is not None
+    head = octets(node["address"]) + octets(pod["address"]) + struct.pack("!H", IPV4 if version == 4 else IPV6)
+    send(world.local_pod, head + udp(ip_address(source), ip_address(SERVER[version]), dport=4711))

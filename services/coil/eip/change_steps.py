@@ -16,13 +16,15 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from coil.eip.eip_set import DECISIONS, EVERYWHERE, NEXT, NODE_IPS, SETS, VALID
+from coil.kernel.family import Family
 from coil.kernel.interval import Span, parse_span, touching
 from coil.kernel.nft_element import ElementChanges, ElementKey, Elements, ElementValue, SetName
 
 STEP: Final = 4096
 """The effort of one step, about 20 ms in the kernel: each element takes 1, one that goes from a set of ranges more."""
 
-_SOURCES: Final = frozenset(name for names in SETS.values() for name in (names.classes, names.subnet_classes))
+_PODS: Final = {name: family for family, names in SETS.items() for name in (names.classes, names.remote_classes)}
+_SOURCES: Final = frozenset(_PODS) | {names.subnet_classes for names in SETS.values()}
 _SUBNETS: Final = frozenset(names.subnet_classes for names in SETS.values())
 _RANGES: Final = frozenset(name for names in SETS.values() for name in (*names.ranges, names.cluster_ranges))
 _DECISIONS: Final = (VALID, DECISIONS)
@@ -93,7 +95,7 @@ def _phases(changes: ElementChanges) -> Iterator[Iterable[_Unit]]:
     """In their order."""
     decisions, rest = _Unit(), _Unit()
     numbers: dict[str, _Unit] = {}
-    sources: dict[_Touched, _Unit] = {}
+    sources: dict[tuple[Family, str], _Unit] = {}
     subnets = _Unit()
 
     def unit_of(name: SetName, key: ElementKey, *, goes: bool) -> _Unit:
@@ -102,8 +104,8 @@ def _phases(changes: ElementChanges) -> Iterator[Iterable[_Unit]]:
             return decisions if goes else rest
         if name in _SUBNETS:
             return subnets
-        if name in _SOURCES:
-            return sources.setdefault((name, key), _Unit())
+        if name in _PODS:
+            return sources.setdefault((_PODS[name], key if isinstance(key, str) else key[-1]), _Unit())
         if name in _BY_NUMBER:
             return numbers.setdefault(key if isinstance(key, str) else key[0], _Unit())
         return rest

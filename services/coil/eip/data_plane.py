@@ -12,7 +12,7 @@ numbers, but for those of `coil.eip.policy_class` that do not, and the marks of 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from ipaddress import IPv6Address
 
 from coil.crd.egress_gateway import PolicyRef
@@ -76,6 +76,8 @@ class DataPlaneIndex:
         """How many sources and ranges are of each class."""
         self._classes_of: dict[PolicyRef, set[_ClassKey]] = {}
         self._class_of: dict[SourceNumber, _ClassKey] = {}
+        self._senders: dict[SourceNumber, Set[int]] = {}
+        """By the marks of which nodes a source has its class."""
         self._range_class: dict[Family, dict[Span, _ClassKey]] = {family: {} for family in Family}
         self._numbers: dict[PolicyRef, str] = {}
         """The words of policies that elements were written for."""
@@ -172,6 +174,8 @@ class DataPlaneIndex:
             for ref, policy in self._policies.items():
                 if policy.node in changed:
                     self._stale_policies.add(ref)
+            of_changed = (source for source in self._class_of if not changed.isdisjoint(self._sources.nodes_of(source)))
+            self._stale_pods.update(of_changed)
 
     def set_held(self, addresses: Iterable[IPAddress]) -> None:
         """The floating addresses on this node. Answers for them are fenced, so one has to be here before it is on a
@@ -352,7 +356,7 @@ class DataPlaneIndex:
             if told not in known:
                 known[told] = self._find_key(*told)
             key, ours = known[told]
-            if key is not None and not ours and not self._sources.is_on(source, self._own):
+            if key is not None and not ours and self._own not in self._sources.nodes_of(source):
                 key = None
             former = self._class_of.get(source)
             if key == former:
@@ -370,13 +374,34 @@ class DataPlaneIndex:
             self._path_log.leave(source, former)
             if key is None:
                 del self._class_of[source]
-                self._ledger.remove(SETS[former[0]].classes, source_word(source))
+                self._remove_class(source, former)
             self._leave(former)
         self._spoil(begun)
         self._stale_pods.clear()
 
     def _put_class(self, source: SourceNumber, key: _ClassKey) -> None:
-        self._ledger.put(SETS[key[0]].classes, source_word(source), self._classes.word(key[1]))
+        """What its own node sends, and what others do through the tunnel."""
+        names, address, word = SETS[key[0]], source_word(source), self._classes.word(key[1])
+        nodes = self._sources.nodes_of(source)
+        if self._own in nodes:
+            self._ledger.put(names.classes, address, word)
+        else:
+            self._ledger.remove(names.classes, address)
+        senders = frozenset(self._marks[node] for node in nodes if node in self._marks)
+        for mark in self._senders.get(source, frozenset()) - senders:
+            self._ledger.remove(names.remote_classes, (str(mark), address))
+        for mark in senders:
+            self._ledger.put(names.remote_classes, (str(mark), address), word)
+        if senders:
+            self._senders[source] = senders
+        else:
+            self._senders.pop(source, None)
+
+    def _remove_class(self, source: SourceNumber, key: _ClassKey) -> None:
+        names, address = SETS[key[0]], source_word(source)
+        self._ledger.remove(names.classes, address)
+        for mark in self._senders.pop(source, frozenset()):
+            self._ledger.remove(names.remote_classes, (str(mark), address))
 
     def _find_key(self, family: Family, refs: frozenset[PolicyRef]) -> tuple[_ClassKey | None, bool]:
         """The class of the pods with these policies, and whether all of them are this node's business. What a range

@@ -75,9 +75,11 @@ class FamilySets:
     """The sets and maps of one family, by their names in `TABLE`."""
 
     classes: SetName
-    """map: address of a pod -> class"""
+    """map: address of a pod of this node -> class"""
+    remote_classes: SetName
+    """map: mark of another node, address of a pod of that node -> class"""
     subnet_classes: SetName
-    """map: range of sources -> class, for sources that are not in `classes`"""
+    """map: range of sources -> class, for sources that are in neither of those"""
     ranges: tuple[SetName, ...]
     """maps: policy, range of destinations beyond the cluster -> policy; by `shard_of`"""
     cluster_ranges: SetName
@@ -110,6 +112,7 @@ def _family_sets(family: Family) -> FamilySets:
     number = BITS[family]
     return FamilySets(
         classes=_name(f"class{number}"),
+        remote_classes=_name(f"remote_class{number}"),
         subnet_classes=_name(f"subnet_class{number}"),
         ranges=tuple(_name(f"range{number}_{shard:x}") for shard in range(SHARDS)),
         cluster_ranges=_name(f"cluster_range{number}"),
@@ -191,6 +194,7 @@ def _sets_of(family: Family) -> tuple[NftSet, ...]:
     by_destination, by_number = (DataType.CLASS, address), (DataType.CLASS,)
     return (
         NftSet(name=names.classes.name, key=(address,), value=DataType.CLASS),
+        NftSet(name=names.remote_classes.name, key=(DataType.MARK, address), value=DataType.CLASS),
         NftSet(name=names.subnet_classes.name, key=(address,), value=DataType.CLASS, intervals=True),
         *(
             NftSet(name=name.name, key=by_destination, value=DataType.CLASS, intervals=True)

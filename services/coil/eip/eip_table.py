@@ -6,9 +6,10 @@ A packet of a pod, on its way out, at prerouting: its source gives its class (`c
 the policies that concern it, and of these the first decides that has the destination (`range`, `everywhere`, or
 `cluster_range` within the cluster). That one gives the packet's way (`way`), a mark: a node's, which leads into the
 tunnel; `HERE`; or `CLOSED`, the end. Without one it goes on as if there were no policy. What comes out of the tunnel
-goes through the same lookups, and may have no other way than `HERE`. Out of a gateway, the policy of what is `HERE`,
-looked up in the same manner, gives its source address (`eip`, `node_ip`). Back: a connection that came through the
-tunnel bears the mark of the node that it came from, which leads the replies there.
+has its class by its source and the node that it comes from (`remote_class`, else `subnet_class`), goes through the same
+lookups, and may have no other way than `HERE`. Out of a gateway, the policy of what is `HERE`, looked up in the same
+manner, gives its source address (`eip`, `node_ip`). Back: a connection that came through the tunnel bears the mark of
+the node that it came from, which leads the replies there.
 
 A connection of a pod of this node for which it was decided that it leaves from here, and that has an address of this
 node, bears a mark that says so, and by which decision (`decision`). While that stands (`valid`), its packets need no
@@ -19,8 +20,9 @@ sets that anew (IPv4), and nobody else asks for it before; it is zero again afte
 
 Anybody can send to the tunnel's port what looks like a tunnel's: it is taken from addresses of nodes only (`mesh`), and
 each node may use the hardware address of its own tunnel only (`peers`): what is wrapped keeps the mark that the packet
-around it was given for its source. What pods send to the port is not forwarded, as policies and other programs may
-translate its source to a node's address.
+around it was given for its source. And a node speaks for its own pods only: `remote_class` has no other node's. Of a
+source that a policy selects by `podSubnet`, nobody knows where it is, so any node may send that. What pods send to the
+port is not forwarded, as policies and other programs may translate its source to a node's address.
 
 Looked at after DNAT, so that both nodes see one destination: a Service is what stands behind it, and kube-proxy's marks
 are not written into ours. Fails closed, everywhere: what has a node's mark leaves by the tunnel or not at all, and what
@@ -30,7 +32,7 @@ While no renewal of the node's lease was acknowledged (`alive` has run out), not
 and nobody is told where it is: neither ARP nor neighbour discovery answer for `eips`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +50,7 @@ from coil.eip.eip_set import (
     DECIDED_BIT,
     DECISIONS,
     EVERYWHERE,
+    FAMILY_WORDS,
     FORWARDED,
     GUARDED_ALL,
     HERE,
@@ -126,7 +129,9 @@ DROPPED_FOREIGN: Final = "dropped_foreign"
 DROPPED_SPOOFED: Final = "dropped_spoofed"
 """Came by a link to which the node does not route its source."""
 DROPPED_STRAY: Final = "dropped_stray"
-"""Came through the tunnel, or from outside to a floating address, and this node does not carry it (any more)."""
+"""Came from outside to a floating address, or through the tunnel, and this node does not carry it (any more), or not
+for the node that it came from.
+"""
 DROPPED_UNTRANSLATED: Final = "dropped_untranslated"
 """Would have left this node with a source that is not the node's."""
 
@@ -205,8 +210,11 @@ def _packet_table(options: EipTableOptions) -> NftTable:
                 Assign(Field.PACKET_MARK, HERE),
                 Verdict.ACCEPT,
             ),
-            *_class_rules("to"),
-            _drop(DROPPED_STRAY, out_of_tunnel),
+            *(
+                (out_of_tunnel, _is(Field.FAMILY, word), Goto(f"to{BITS[family]}"))
+                for family, word in FAMILY_WORDS.items()
+            ),
+            *_class_rules("to", _LOCAL_CLASSES, _SUBNET_CLASSES),
         ),
     )
     forward = NftChain(
@@ -240,7 +248,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         rules=(
             *(keep_source if options.keep_source else ()),
             (_is_not(Field.PACKET_MARK, HERE), Verdict.ACCEPT),
-            *_class_rules("from"),
+            *_class_rules("from", _LOCAL_CLASSES, _remote_classes(Field.CONNECTION_MARK), _SUBNET_CLASSES),
             _drop(DROPPED_UNTRANSLATED),
         ),
     )
@@ -279,12 +287,21 @@ def _packet_table(options: EipTableOptions) -> NftTable:
     )
 
 
-def _class_rules(chain: str) -> tuple[Rule, ...]:
-    """To the chain of that name and family, with the class of the source, if it has one."""
+_LOCAL_CLASSES: Final = {family: Lookup(SOURCE[family], SETS[family].classes.name) for family in Family}
+_SUBNET_CLASSES: Final = {family: Lookup(SOURCE[family], SETS[family].subnet_classes.name) for family in Family}
+
+
+def _remote_classes(node: Field) -> Mapping[Family, Lookup]:
+    """`node` has the mark of the node that the packet came from."""
+    return {family: Lookup((node, SOURCE[family]), SETS[family].remote_classes.name) for family in Family}
+
+
+def _class_rules(chain: str, *lookups: Mapping[Family, Lookup]) -> tuple[Rule, ...]:
+    """To the chain of that name and family, with the class that the first of the lookups has, if one has one."""
     return tuple(
-        (Assign(Field.PACKET_CLASS, Lookup(SOURCE[family], classes.name)), Goto(f"{chain}{BITS[family]}"))
+        (Assign(Field.PACKET_CLASS, lookup[family]), Goto(f"{chain}{BITS[family]}"))
         for family in Family
-        for classes in (SETS[family].classes, SETS[family].subnet_classes)
+        for lookup in lookups
     )
 
 
@@ -297,10 +314,27 @@ def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
             (Verdict.ACCEPT,),
         ),
     )
+    # Whose connection it is, only a packet says that its node may send: another one would lead the replies elsewhere.
+    # These chains return, as calls would nest too deeply if they led on (`NFT_JUMP_STACK_SIZE`, net/netfilter/nf_tables.h).
+    of_peer = RegularChain(
+        name="of_peer",
+        rules=(
+            *(
+                (
+                    Assign(Field.PACKET_CLASS, lookup[family]),
+                    Assign(Field.CONNECTION_MARK, Field.PACKET_MARK),
+                    Verdict.RETURN,
+                )
+                for family in Family
+                for lookup in (_remote_classes(Field.PACKET_MARK), _SUBNET_CLASSES)
+            ),
+            _drop(DROPPED_STRAY),
+        ),
+    )
     arrival = RegularChain(
         name="arrival",
         rules=(
-            (Assign(Field.CONNECTION_MARK, Lookup(Field.ETHER_SOURCE, NODES.name)), Verdict.RETURN),
+            (Assign(Field.PACKET_MARK, Lookup(Field.ETHER_SOURCE, NODES.name)), Goto(of_peer.name)),
             _drop(DROPPED_STRAY),
         ),
     )
@@ -343,7 +377,7 @@ def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
         rules=((_is(Field.CONNECTION_MARK, PENDING), SetBits(Field.CONNECTION_MARK, DECIDED_BIT)),),
     )
     untranslated = RegularChain(name="untranslated", rules=(_drop(DROPPED_UNTRANSLATED),))
-    return replies, arrival, held, here, decided, undecided, own_source, untranslated
+    return replies, of_peer, arrival, held, here, decided, undecided, own_source, untranslated
 
 
 def _elsewhere_chain() -> RegularChain:

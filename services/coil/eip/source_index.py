@@ -4,7 +4,7 @@ There are many, so an address is a plain number here, a `SourceNumber`: hashing 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
@@ -98,9 +98,9 @@ class SourceIndex:
                 found |= self._pods_in(span, family)
         return found
 
-    def is_on(self, source: SourceNumber, node: NodeName | None) -> bool:
-        """Whether the pod is on the node, by what any of its policies was told."""
-        return node in self._policies.get(source, {}).values()
+    def nodes_of(self, source: SourceNumber) -> Set[NodeName]:
+        """Where the pod is, by what its policies were told: more than one node while they do not agree."""
+        return frozenset(self._policies.get(source, {}).values())
 
     def policies_of(self, source: SourceNumber) -> frozenset[PolicyRef]:
         """The policies that concern a pod; none if it is no pod."""

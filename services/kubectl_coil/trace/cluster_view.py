@@ -90,6 +90,11 @@ class ClusterView:
         tunnels: Sequence[EgressTunnel] = await self._list(EGRESS_TUNNELS)
         return next((each.metadata.name for each in tunnels if _number(each.status.mark) == mark), None)
 
+    async def mark_of(self, node: str) -> int | None:
+        """The mark of floating egress addresses that leads to the node; None where it has none."""
+        tunnels: Sequence[EgressTunnel] = await self._list(EGRESS_TUNNELS)
+        return next((_number(each.status.mark) for each in tunnels if each.metadata.name == node), None)
+
     async def policy_with(self, eip: IPAddress) -> EgressGatewayPolicy | None:
         """A policy with that floating address."""
         policies: Sequence[EgressGatewayPolicy] = await self._list(EGRESS_GATEWAY_POLICIES)

@@ -51,13 +51,16 @@ class Way:
     node_ip: bool = False
 
 
-def find_way(sets: NftSets, source: IPAddress, destination: IPAddress) -> Way:
-    """Of a packet that begins a connection."""
+def find_way(sets: NftSets, source: IPAddress, destination: IPAddress, *, sender: int | None = None) -> Way:
+    """Of a packet that begins a connection. It comes through the tunnel from the node with the mark `sender`, or else
+    from a pod of this node.
+    """
     family = Family.of(source)
     names, word = SETS[family], f"ipv{source.version}"
     if names.classes not in sets:
         return Way(kind=WayKind.NONE)
-    class_ = _first(sets.get(names.classes, source), sets.get(names.subnet_classes, source))
+    selected = sets.get(names.classes, source) if sender is None else sets.get(names.remote_classes, sender, source)
+    class_ = _first(selected, sets.get(names.subnet_classes, source))
     if class_ is None:
         known = sets.has(CURRENT, word) or sets.has(names.known, source)
         held = not known and _is_guarded(sets, destination)

@@ -240,8 +240,11 @@ class Walk:
         self._hop(
             f"node {node}", f"wraps it for the gateway node {gateway} by {', '.join(decision.links)}", _by(decision)
         )
+        sender = await self.view.mark_of(node)
+        if sender is None:
+            raise StoppedError(f"the EgressTunnel of node {node} has no mark: the node {gateway} drops what it sends")
         sets = NftSets.of((await self.view.dump(gateway)).tables or ())
-        there = find_way(sets, source, self.destination)
+        there = find_way(sets, source, self.destination, sender=sender)
         if there.kind is not WayKind.HERE:
             self._check_way(there, gateway)
             raise StoppedError(

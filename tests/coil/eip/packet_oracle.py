@@ -3,7 +3,7 @@ the letter of the rule: for each packet by itself, without classes, sets and map
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 
 from coil.crd.egress_gateway import PolicyRef
@@ -46,7 +46,7 @@ def among(address: IPAddress, word: str) -> bool:
 
 
 def look_up(elements: Elements, name: SetName, address: IPAddress, number: str | None = None) -> list[object]:
-    """All values that the map has for the address, or for the class and the address; there may be one at most."""
+    """All values that the map has for the address, or for the number and the address; there may be one at most."""
     found: list[object] = []
     for key, value in elements.get(name, {}).items():
         if isinstance(key, tuple):
@@ -58,10 +58,19 @@ def look_up(elements: Elements, name: SetName, address: IPAddress, number: str |
     return found
 
 
-def fate_by_sets(elements: Elements, source: IPAddress, destination: IPAddress) -> Fate:
-    """As the rules have it."""
+def find_classes(elements: Elements, source: IPAddress, sender: int | None = None) -> list[object]:
+    """Of what this node's pods send, or of what comes through the tunnel from the node with the mark `sender`."""
     names = SETS[Family.of(source)]
-    classes = look_up(elements, names.classes, source) or look_up(elements, names.subnet_classes, source)
+    if sender is None:
+        return look_up(elements, names.classes, source) or look_up(elements, names.subnet_classes, source)
+    remote = look_up(elements, names.remote_classes, source, str(sender))
+    return remote or look_up(elements, names.subnet_classes, source)
+
+
+def fate_by_sets(elements: Elements, source: IPAddress, destination: IPAddress, sender: int | None = None) -> Fate:
+    """As the rules have it; `sender` as in `find_classes`."""
+    names = SETS[Family.of(source)]
+    classes = find_classes(elements, source, sender)
     if not classes:
         return UNTOUCHED
     policy = choose_policy(elements, str(classes[0]), destination)
@@ -129,9 +138,17 @@ class World:
                 return self._verdict(policy, source)
         return UNTOUCHED
 
+    def fate_of_range(self, source: IPAddress, destination: IPAddress) -> Fate:
+        """As it is to be if no policy selects the source but by its range."""
+        return replace(self, sources={}).fate(source, destination)
+
+    def nodes_of(self, source: IPAddress) -> set[NodeName]:
+        """Where a pod with that address is."""
+        return {pods[source] for pods in self.sources.values() if source in pods}
+
     def is_here(self, source: IPAddress) -> bool:
         """Whether the source is of a pod on this node."""
-        return any(pods.get(source) == self.own for pods in self.sources.values())
+        return self.own in self.nodes_of(source)
 
     def _concerns(self, policy: PolicyView, source: IPAddress) -> bool:
         selected = source in self.sources.get(policy.ref, {}) or within(source, policy.pod_subnets)

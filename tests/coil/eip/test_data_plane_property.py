@@ -22,8 +22,8 @@ from tests.coil.eip.packet_oracle import (
     World,
     choose_policy,
     fate_by_sets,
+    find_classes,
     is_guarded,
-    look_up,
     within,
 )
 from tests.coil.eip.worlds import (
@@ -49,14 +49,19 @@ def check_fates(elements: Elements, world: World) -> None:
                 continue
             wanted, found = world.fate(source, destination), fate_by_sets(elements, source, destination)
             ranged = any(within(source, policy.pod_subnets) for policy in world.policies)
-            carried = any(policy.node == OWN for policy in world.policies)
             if world.is_here(source) or (ranged and not is_pod(world, source)):
                 assert found == wanted, (source, destination)
-            elif not is_pod(world, source):
+            elif not ranged:
                 assert found == UNTOUCHED
-            elif wanted.source is not None or carried:
+            for node, mark in world.marks.items():
                 # It comes through the tunnel: what is to leave here does, with the right source, and nothing else.
-                assert found.source == wanted.source, (source, destination)
+                found = fate_by_sets(elements, source, destination, mark)
+                if node in world.nodes_of(source):
+                    assert found.source == wanted.source, (source, destination)
+                elif ranged:
+                    assert found.source == world.fate_of_range(source, destination).source, (source, destination)
+                else:
+                    assert found == UNTOUCHED, "it speaks in another's name"
     for destination in DESTINATIONS:
         assert is_guarded(elements, destination) == world.guards(destination), destination
     for family in Family:
@@ -227,7 +232,7 @@ def decision_for(elements: Elements, source: IPAddress, destination: IPAddress) 
     if source.version != destination.version:
         return None
     names = SETS[Family.of(source)]
-    classes = look_up(elements, names.classes, source) or look_up(elements, names.subnet_classes, source)
+    classes = find_classes(elements, source)
     policy = choose_policy(elements, str(classes[0]), destination) if classes else None
     if policy is None or elements.get(names.ways, {}).get(policy) != HERE:
         return None

@@ -22,7 +22,7 @@ from tests.kubectl_coil.memory_reader import MemoryReader
 OUTSIDE = "203.0.113.9"
 CLIENT, FAR, ROUTER, EGRESS = "10.0.0.5", "10.0.1.5", "10.0.1.9", "10.96.0.7"
 N0, N1 = "192.0.2.10", "192.0.2.11"
-EIP, MARK, HERE = "198.51.100.7", 0x26000100, 0x26000000
+EIP, MARK, SENDER, HERE = "198.51.100.7", 0x26000100, 0x26000300, 0x26000000
 Document = dict[str, Any]
 
 
@@ -163,6 +163,9 @@ class Scene:
                 {"metadata": {"name": "payments", "namespace": "shop"}, "status": {"eip": {"ipv4": eip}, "node": node}},
             )
         )
+        self.add_tunnel(node, mark)
+
+    def add_tunnel(self, node: str, mark: int) -> None:
         self.objects.append((EGRESS_TUNNELS, {"metadata": {"name": node}, "status": {"mark": hex(mark)}}))
 
     async def trace(self, destination: str = OUTSIDE, port: int | None = 80, *, protocol: str = "tcp") -> TraceDocument:
@@ -183,10 +186,13 @@ def nft_map(name: str, *elements: Any, kind: str = "map") -> dict[str, Any]:
     return {kind: {"family": "inet", "table": "coil-eip", "name": name, "elem": list(elements)}}
 
 
-def eip_tables(way: int, *, alive: bool = True) -> list[dict[str, Any]]:
-    """The client has a class, whose second policy is for everything beyond the cluster."""
+def eip_tables(way: int, *, sender: int | None = None, alive: bool = True) -> list[dict[str, Any]]:
+    """The client has a class, whose second policy is for everything beyond the cluster: on its own node, or where what
+    it sends comes from the node with the mark `sender`.
+    """
     return [
-        nft_map("class4", [CLIENT, "9:2"]),
+        nft_map("class4", *([[CLIENT, "9:2"]] if sender is None else [])),
+        nft_map("remote_class4", *([[{"concat": [sender, CLIENT]}, "9:2"]] if sender is not None else [])),
         nft_map("subnet_class4"),
         nft_map("next", ["9:2", "3:1"]),
         nft_map("everywhere", ["3:1", "3:1"]),
@@ -202,7 +208,8 @@ def with_eip(way: int, there: int = HERE, *, alive: bool = True) -> Scene:
     """n1 is the gateway node; its tunnel is link 30 of n0."""
     scene = Scene.plain()
     scene.add_policy(EIP, node="n1", mark=MARK)
-    scene.tables = {"n0": eip_tables(way), "n1": eip_tables(there, alive=alive)}
+    scene.add_tunnel("n0", SENDER)
+    scene.tables = {"n0": eip_tables(way), "n1": eip_tables(there, sender=SENDER, alive=alive)}
     host = scene.hosts["n0"]
     mesh = msgspec.structs.replace(host.links[0], index=30, name="egress.vxlan", kind="vxlan")
     scene.hosts["n0"] = msgspec.structs.replace(

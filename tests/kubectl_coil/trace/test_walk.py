@@ -16,6 +16,7 @@ from tests.kubectl_coil.trace.scene import (
     N1,
     OUTSIDE,
     ROUTER,
+    SENDER,
     Scene,
     eip_tables,
     nft_map,
@@ -164,11 +165,20 @@ async def test_why_it_does_not_get_its_floating_address(scene: Scene, reason: st
     assert document.reason.startswith(reason)
 
 
+async def test_a_node_does_not_send_as_a_pod_of_another() -> None:
+    scene = with_eip(MARK)
+    scene.tables["n1"] = eip_tables(HERE, sender=MARK)
+    assert "it drops the packet" in (await scene.trace()).reason
+    scene = with_eip(MARK)
+    scene.objects = [each for each in scene.objects if each[1].get("status") != {"mark": hex(SENDER)}]
+    assert "the EgressTunnel of node n0 has no mark" in (await scene.trace()).reason
+
+
 async def test_a_pod_that_the_agent_does_not_know_is_held_back() -> None:
     scene = with_eip(MARK)
     tables = eip_tables(MARK)
     tables[0] = nft_map("class4")
-    tables[2] = nft_map("guarded4", {"prefix": {"addr": "203.0.113.0", "len": 24}}, kind="set")
+    tables[3] = nft_map("guarded4", {"prefix": {"addr": "203.0.113.0", "len": 24}}, kind="set")
     tables[-1] = nft_map("current", kind="set")
     scene.tables["n0"] = [*tables, nft_map("known4", kind="set")]
     document = await scene.trace()
