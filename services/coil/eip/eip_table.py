@@ -315,7 +315,7 @@ def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
         ),
     )
     # Whose connection it is, only a packet says that its node may send: another one would lead the replies elsewhere.
-    # These chains return, as calls would nest too deeply if they led on (`NFT_JUMP_STACK_SIZE`, net/netfilter/nf_tables.h).
+    # These chains return, as calls would nest too deeply if they led on (`NFT_JUMP_STACK_SIZE`, nf_tables.h).
     of_peer = RegularChain(
         name="of_peer",
         rules=(
