@@ -25,6 +25,8 @@ DESTINATIONS: Final = 4
 HERE: Final = NodeName("gateway-a")
 THERE: Final = NodeName("gateway-b")
 ELSEWHERE: Final = NodeName("worker")
+LOCAL_PODS: Final = 32
+"""Of each policy that this node carries, so many pods are on it, the first ones, and the others elsewhere."""
 MARK_THERE: Final = 0x26000200
 MARK_ELSEWHERE: Final = 0x26000300
 DESTINATION_RANGE: Final = IPv4Network("172.16.0.0/12")
@@ -70,9 +72,9 @@ class Crowd:
 
     def sources(self, number: int, *, replaced: int = 0) -> dict[IPAddress, NodeName]:
         """The policy's pods and their nodes, as its slices tell them to every node."""
-        first = HERE if number >= self.policies else ELSEWHERE
-        addresses = [pod_address(number, pod) for pod in range(replaced, PODS + replaced)]
-        return {address: first if index == 0 else ELSEWHERE for index, address in enumerate(addresses)}
+        local = range(LOCAL_PODS) if number < self.policies else range(replaced, replaced + 1)
+        pods = range(replaced, PODS + replaced)
+        return {pod_address(number, pod): HERE if pod in local else ELSEWHERE for pod in pods}
 
     def index(self) -> DataPlaneIndex:
         """The node's index with all of it, and nothing computed yet."""
@@ -92,11 +94,13 @@ class Crowd:
         return index
 
     def travellers(self, count: int) -> Iterator[tuple[IPv4Address, IPv4Address]]:
-        """That many pods, spread over the policies of this node, and where each goes."""
+        """That many pods of this node, `LOCAL_PODS` at most, spread over the policies that it carries, and where each
+        goes.
+        """
         for index in range(count):
             number = (index * self.policies // count) % self.policies
             destination = list(destinations(number))[index % DESTINATIONS]
-            yield pod_address(number, index % PODS), destination[index + 1]
+            yield pod_address(number, index), destination[index + 1]
 
 
 def cluster_networks() -> tuple[IPNetwork, ...]:

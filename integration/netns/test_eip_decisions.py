@@ -121,7 +121,7 @@ def test_what_came_through_the_tunnel_is_looked_up(world: EipWorld, version: int
     with conversation(world, version, world.pod) as talk:
         assert talk.ask() == EIPS[version]
         assert talk.mark == MARKS[SOURCE_NODE]
-        nft(world.gateway, f"flush map inet coil-eip class{version}")
+        nft(world.gateway, f"flush map inet coil-eip remote_class{version}")
         talk.lose("dropped_stray")
 
 

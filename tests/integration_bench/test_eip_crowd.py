@@ -11,6 +11,7 @@ from integration.bench import eip_rule_text
 from integration.bench.eip_crowd import (
     DESTINATION_RANGE,
     DESTINATIONS,
+    LOCAL_PODS,
     MARK_THERE,
     POD_RANGE,
     PODS,
@@ -27,7 +28,8 @@ NAMES = SETS[Family.IPV4]
 def test_the_index_has_what_concerns_the_node(policies: int) -> None:
     elements = Crowd(policies=policies).index().elements()
     # All pods of its own policies, and one pod of each of the other gateway's.
-    assert len(elements[NAMES.classes]) == policies * (PODS + 1)
+    assert len(elements[NAMES.classes]) == policies * (LOCAL_PODS + 1)
+    assert len(elements[NAMES.remote_classes]) == policies * (PODS - LOCAL_PODS)
     marks = {word: mark for word, mark in elements[NAMES.ways].items() if word != CLOSED_WORD}
     chosen = Counter(marks[str(policy)] for name in NAMES.ranges for policy in elements.get(name, {}).values())
     ours = policies * DESTINATIONS
@@ -40,7 +42,9 @@ def test_the_index_has_what_concerns_the_node(policies: int) -> None:
 def test_the_sets_have_the_same_pods(policies: int) -> None:
     crowd = Crowd(policies=policies)
     entries = re.findall(r"^add \S+-src (\S+)$", eip_rule_text.full_sets(crowd), re.MULTILINE)
-    assert set(entries) == set(crowd.index().elements()[NAMES.classes])
+    elements = crowd.index().elements()
+    remote = {key[1] for key in elements[NAMES.remote_classes]}
+    assert set(entries) == elements[NAMES.classes].keys() | remote
     assert len(entries) == len(set(entries))
 
 
@@ -83,8 +87,9 @@ def test_addresses_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize("policies", [1, 10, 1000])
-def test_travellers_are_pods_of_many_policies(policies: int) -> None:
+def test_travellers_are_local_pods_of_many_policies(policies: int) -> None:
     found = list(Crowd(policies=policies).travellers(32))
+    assert {str(source) for source, _ in found} <= Crowd(policies=policies).index().elements()[NAMES.classes].keys()
     assert len({source for source, _ in found}) == 32
     numbers = {(int(source) - int(POD_RANGE[0])) // 128 for source, _ in found}
     assert len(numbers) == min(32, policies)
