@@ -1,4 +1,5 @@
-"""A tenant does all it may, at random, and another one's pods notice nothing.
+"""A tenant does all it may, at random, and another one's pods notice nothing. A failure is final: see
+`integration/verdict/layer.py`.
 
 `COIL_FUZZ_SECONDS` says for how long, `COIL_FUZZ_SEED` which choices.
 """
@@ -8,15 +9,18 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from random import SystemRandom
 from typing import Final
 
 import pytest
 
+from coil.eip.eip_table import DROPPED_FOREIGN
+from coil.eip.eip_table import TABLE as EIP_TABLE
 from coil.kernel.link import LinkGroup
 from coil.nft.element_sync import load_elements
-from coil.nft.table_sync import delete_table
-from coil.podnet.source_table import TABLE, plan_source_table
+from coil.nft.table_sync import delete_table, read_counters
+from coil.podnet.source_table import SPOOFED, TABLE, plan_source_table
 from integration.apiserver.tenant import Tenant
 from integration.deployment import apply
 from integration.egress.capture import Capture, Packet
@@ -57,7 +61,7 @@ def test_another_tenants_traffic_loses_nothing_and_its_address_stays_its_own(
             stack.enter_context(Capture(netns, keep=is_forged))
             for netns in (world.server.netns, *(pod.netns for pod in pods))
         ]
-        refusals = count_refusals(world)
+        refusals, dropped = count_refusals(world), count_dropped(world, strangers)
         victims = Victims(pods=pods, labels=LABELS, eips=eips)
         with ExitStack() as talking:
             flows = [
@@ -80,6 +84,9 @@ def test_another_tenants_traffic_loses_nothing_and_its_address_stays_its_own(
         assert [packet for packet in forged if packet.source in {*eips, *victims.addresses}] == []
         assert forged, "not even what is its own has arrived"
         assert count_refusals(world) == refusals
+        # Nothing has arrived because it was dropped, and not because nobody tried.
+        grown = {key: number - dropped[key] for key, number in count_dropped(world, strangers).items()}
+        assert all(grown.values()), grown
         for what in ("create policy", "create egress"):
             assert hostile.done[what, "accepted"]
             assert hostile.done[what, "refused"]
@@ -112,6 +119,17 @@ def find_lost(flow: Flow) -> list[int]:
     """The questions without an answer, but for the last ones, which may have been under way."""
     answered = {answer.number for answer in flow.answers}
     return [number for number in range(1, max(answered) + 1) if number not in answered]
+
+
+def count_dropped(world: World, strangers: Sequence[Pod]) -> dict[tuple[str, str], int]:
+    """Packets by node and counter, on the nodes of those pods: with a source that is not the pod's, and sent to the
+    tunnels' port by somebody who is no node.
+    """
+    return {
+        (name, counter): call_inside(world.node(name).netns, partial(read_counters, table))[counter].packets
+        for name in {pod.node for pod in strangers}
+        for table, counter in ((TABLE, SPOOFED), (EIP_TABLE, DROPPED_FOREIGN))
+    }
 
 
 def count_refusals(world: World) -> int:

@@ -1,7 +1,8 @@
 """`python -m integration.verdict [--all]`: the sessions of `make test` or of `make test-all`; exit code 0 if it passed.
 
-A module that fails in `make test` is run once more, alone, after the others. If it passes then, the run passes, and the
-tests are named as flaky in the last lines and in `build/flaky.json`. `make test-all` repeats nothing.
+A module that fails in `make test` is run once more, alone, after the others, unless its failure is final. If it passes
+then, the run passes, and the tests are named as flaky in the last lines and in `build/flaky.json`. `make test-all`
+repeats nothing.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from integration.verdict.layer import RECORD, TEST, TEST_ALL, Layer
+from integration.verdict.layer import FINAL, RECORD, TEST, TEST_ALL, Layer
 from integration.verdict.result import FOLDER, REPOSITORY
 from integration.verdict.session import run_session, run_step
 from integration.verdict.verdict import Rerun, SessionRun, Verdict, select_reruns
@@ -53,7 +54,7 @@ async def judge(layer: Layer) -> Verdict:
     for step in layer.steps:
         runs += await run_step(step)
     reruns = []
-    for number, (session, module) in enumerate(select_reruns(runs, limit=layer.reruns), start=1):
+    for number, (session, module) in enumerate(select_reruns(runs, limit=layer.reruns, final=FINAL), start=1):
         print(f"== once more, alone: {module}", flush=True)
         run = await run_session(session, module, name=f"{session}-rerun-{number}")
         reruns.append(Rerun(module=module, run=run))

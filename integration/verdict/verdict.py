@@ -1,6 +1,6 @@
 """What follows from the results of all sessions: passed or failed, with what has to be known of it. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,12 +52,14 @@ class Rerun:
         return self.run.code == 0 and self.run.count(Outcome.PASSED) > 0
 
 
-def select_reruns(runs: Sequence[SessionRun], *, limit: int) -> list[tuple[str, str]]:
-    """Session and module of what is to be run once more: all that failed.
+def select_reruns(
+    runs: Sequence[SessionRun], *, limit: int, final: Collection[str] = frozenset()
+) -> list[tuple[str, str]]:
+    """Session and module of what is to be run once more: all that failed, without the modules whose failure is final.
 
     Nothing if that is more than `limit`, or if packets have left the machine, whichever test has been told of it.
     """
-    wanted = [(run.session, module) for run in runs for module in run.failed_modules]
+    wanted = [(run.session, module) for run in runs for module in run.failed_modules if module not in final]
     leaked = any(run.leak for run in runs)
     return [] if leaked or len(wanted) > limit else wanted
 

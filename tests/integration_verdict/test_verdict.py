@@ -1,14 +1,19 @@
 """What follows from the results of the sessions, and what is told of it."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from integration.uplink_watch import LEAKED, describe_leaks
+from integration.verdict import __main__ as command
 from integration.verdict.__main__ import keep_flakes
-from integration.verdict.result import Outcome, TestResult
+from integration.verdict.layer import FINAL, Layer
+from integration.verdict.result import REPOSITORY, Outcome, TestResult
 from integration.verdict.verdict import Rerun, SessionRun, Verdict, select_reruns
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -90,6 +95,40 @@ def test_all_modules_that_failed_are_run_again_or_none() -> None:
     runs = [session(GOOD, BAD, BAD, code=1), session(WORSE, code=1, name="cluster")]
     assert select_reruns(runs, limit=2) == [("unit", "b.py"), ("cluster", "c.py")]
     assert select_reruns(runs, limit=1) == []
+
+
+def test_a_failure_of_what_is_drawn_at_random_is_final() -> None:
+    fuzzer = next(iter(FINAL))
+    assert all((REPOSITORY / module).is_file() for module in FINAL)
+    found = result(fuzzer, "another_tenants_address_is_seen", Outcome.FAILED)
+    runs = [session(found, BAD, code=1)]
+    assert select_reruns(runs, limit=1, final=FINAL) == [("unit", "b.py")]
+    judged = verdict(*runs, reruns=[Rerun(module="b.py", run=session(result("b.py", "bad", Outcome.PASSED)))])
+    assert not judged.passed
+    assert judged.document()["failed"] == [found.test]
+
+
+@pytest.mark.parametrize("module", [next(iter(FINAL)), "b.py"])
+def test_only_a_module_whose_failure_is_not_final_is_run_again(
+    module: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `make test` does it, with sessions of which the first run fails and the second one passes."""
+    repeated: list[str] = []
+
+    async def run_first(names: Sequence[str]) -> list[SessionRun]:
+        failed = result(module, "bad", Outcome.FAILED)
+        return [session(failed, code=1, name=name) if name == "eip" else session(name=name) for name in names]
+
+    async def run_again(which: str, again: str, **_: str) -> SessionRun:
+        repeated.append(again)
+        return session(result(again, "bad", Outcome.PASSED), name=which)
+
+    monkeypatch.setattr(command, "run_step", run_first)
+    monkeypatch.setattr(command, "run_session", run_again)
+    for folder in ("FOLDER", "CALLS"):
+        monkeypatch.setattr(command, folder, tmp_path / folder)
+    judged = asyncio.run(command.judge(Layer(command="make test", steps=(("eip",),), reruns=6)))
+    assert (judged.passed, repeated) == ((False, []) if module in FINAL else (True, [module]))
 
 
 def test_packets_that_left_the_machine_are_no_flake_of_a_test() -> None:
