@@ -1,14 +1,24 @@
 """Clients that no coild tells of: told by the controller, a moment later, and by nobody twice."""
 
 from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Any, Final
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
 
 from coil.crd.builtin import NAMESPACES, PODS
 from coil.crd.egress import EGRESSES
-from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, EgressClientSlice, extra_slice_name, slice_name
+from coil.crd.egress_client_slice import (
+    EGRESS_CLIENT_SLICES,
+    MAX_ADDRESSES,
+    TOO_MANY_CLIENTS,
+    EgressClientSlice,
+    extra_slice_name,
+    slice_name,
+)
 from coil.crd.names import LABEL_EGRESS, LABEL_NODE, NodeName
 from coil.reconcile.controller import DONE, RequeueAfter
 from coil.reconcile.own_write import OwnWriter, OwnWrites
@@ -18,6 +28,7 @@ from tests.coil_egress_controller.scene import Scene
 
 NODE: Final = NodeName("n1")
 CLIENT: Final = "internet/nat/n1"
+LOG: Final = structlog.get_logger()
 
 
 class SliceScene(Scene):
@@ -32,7 +43,9 @@ class SliceScene(Scene):
             namespaces=self.namespace_cache,
             slices=self.client_slice_cache,
             writer=OwnWriter(self.client, EGRESS_CLIENT_SLICES, self.client_slice_cache, writes),
+            recorder=self.told,
             clock=lambda: self.now,
+            log=LOG,
         )
         self.add_egress()
 
@@ -119,6 +132,27 @@ async def test_a_coild_that_comes_takes_over(scene: SliceScene) -> None:
     assert scene.extra() is None
 
 
+async def test_who_does_not_fit_is_told_of_and_takes_nobodys_place(scene: SliceScene) -> None:
+    served = [str(ip_address("10.9.0.0") + number) for number in range(MAX_ADDRESSES)]
+    scene.add_pod("crowd", *served)
+    with capture_logs() as logs:
+        await scene.pass_time()
+        assert (scene.told.messages, logs) == ({}, [])
+        scene.add_pod("web", "10.1.0.2")  # its text comes first in the order
+        await scene.pass_time()
+        await scene.pass_time()
+    assert scene.extra() == (tuple(sorted(served)), 2)
+    assert scene.told.messages[TOO_MANY_CLIENTS].startswith(f"router pods serve no further clients on node {NODE}")
+    assert [(line["log_level"], line["client"], line["left_out"]) for line in logs] == [("warning", CLIENT, 1)]
+    # What coild tells of makes room.
+    scene.told.messages.clear()
+    scene.tell(served[0])
+    with capture_logs() as logs:
+        await scene.pass_time()
+    assert scene.extra() == (tuple(sorted(["10.1.0.2", *served[1:]])), 2)
+    assert (scene.told.messages, [line["log_level"] for line in logs]) == ({}, ["info"])
+
+
 async def test_a_new_leader_leaves_what_is_told(scene: SliceScene) -> None:
     scene.add_pod("web", "10.1.0.2")
     await scene.pass_time()
@@ -129,7 +163,9 @@ async def test_a_new_leader_leaves_what_is_told(scene: SliceScene) -> None:
         namespaces=scene.namespace_cache,
         slices=scene.client_slice_cache,
         writer=OwnWriter(scene.client, EGRESS_CLIENT_SLICES, scene.client_slice_cache, writes),
+        recorder=scene.told,
         clock=lambda: 0.0,
+        log=LOG,
     )
     assert await successor.reconcile(CLIENT) == DONE
     assert scene.extra() == (("10.1.0.2",), 1)

@@ -9,6 +9,8 @@ The fields stand at the top level, as in an EndpointSlice. The Egress, in the sa
 too: that is what router pods and coild select by. A slice of the controller has no label of the node.
 """
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
@@ -18,7 +20,27 @@ from coil.crd.resource import Resource
 
 MAX_ADDRESSES: Final = 2048
 """Of one slice: those of all pods that a node can have (1 024, of two families)."""
+TOO_MANY_CLIENTS: Final = "TooManyClients"
+"""Reason of the Event about an Egress of whose clients on one node a slice cannot name all."""
 _DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FittedAddresses:
+    """What a slice names, sorted, and the number of addresses that it has no room for."""
+
+    addresses: tuple[str, ...]
+    left_out: int
+
+
+def fit_addresses(wanted: frozenset[str] | set[str], told: Collection[str]) -> FittedAddresses:
+    """As many of the wanted addresses as one slice has room for. Those that are told already come first: a new client
+    does not take the place of one that is served.
+    """
+    served = sorted(wanted.intersection(told))
+    new = sorted(wanted.difference(told))
+    fitting = [*served, *new][:MAX_ADDRESSES]
+    return FittedAddresses(tuple(sorted(fitting)), len(wanted) - len(fitting))
 
 
 class EgressClientSlice(Struct, frozen=True, kw_only=True):

@@ -13,10 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
+from structlog.typing import FilteringBoundLogger
 
 from coil.crd.builtin import Namespace, Pod
 from coil.crd.egress import EGRESSES, Egress
-from coil.crd.egress_client_slice import MAX_ADDRESSES, EgressClientSlice, extra_slice_name
+from coil.crd.egress_client_slice import (
+    MAX_ADDRESSES,
+    TOO_MANY_CLIENTS,
+    EgressClientSlice,
+    FittedAddresses,
+    extra_slice_name,
+    fit_addresses,
+)
 from coil.crd.meta import ObjectMeta, OwnerReference
 from coil.crd.names import LABEL_EGRESS, NodeName
 from coil.crd.resource import Resource, object_key
@@ -24,6 +32,7 @@ from coil.egress.client_pod import FINAL_PHASES, client_addresses, is_client, pa
 from coil.manager.term import Term
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, RequeueAfter, Result
+from coil.reconcile.event_recorder import EventSubject, Recorder
 from coil.reconcile.own_write import OwnWriter
 
 NAME: Final = "egressclientslice"
@@ -95,7 +104,9 @@ class ClientSliceReconciler:
         namespaces: Cache[Namespace],
         slices: Cache[EgressClientSlice],
         writer: OwnWriter[EgressClientSlice],
+        recorder: Recorder,
         clock: Callable[[], float],
+        log: FilteringBoundLogger,
     ) -> None:
         self._egresses = egresses
         self._pods = pods
@@ -103,6 +114,10 @@ class ClientSliceReconciler:
         self._slices = slices
         self._clock = clock
         self._writer = writer
+        self._recorder = recorder
+        self._log = log
+        self._full: set[str] = set()
+        """Keys whose slice had no room for all addresses when it was last looked at."""
         self._lacking: dict[str, dict[str, float]] = {}
         """By key: since when an address has been lacking."""
 
@@ -120,8 +135,11 @@ class ClientSliceReconciler:
         egress = self._egresses.get(f"{namespace}/{egress_name}")
         if egress is None or egress.metadata.deleting or (present is not None and present.metadata.deleting):
             self._lacking.pop(key, None)
+            self._full.discard(key)
             return DONE  # the slice goes with the Egress, by the garbage collector; or comes anew after its event
-        addresses, pods, wait = self._plan(key, egress, present)
+        fitted, pods, wait = self._plan(key, egress, present)
+        self._tell_left_out(key, egress, fitted)
+        addresses = fitted.addresses
         if present is None:
             if addresses:
                 await self._create(egress, NodeName(node), addresses, pods=pods)
@@ -133,7 +151,7 @@ class ClientSliceReconciler:
 
     def _plan(
         self, key: str, egress: Egress, present: EgressClientSlice | None
-    ) -> tuple[tuple[str, ...], int, float | None]:
+    ) -> tuple[FittedAddresses, int, float | None]:
         """The addresses to tell of, how many pods have them, and when to look again for others."""
         told = {address for each in self._slices.by_index(_BY_KEY, key) if each.of_node for address in each.addresses}
         known = set(present.addresses) if present is not None else set()
@@ -153,7 +171,27 @@ class ClientSliceReconciler:
             self._lacking[key] = lacking
         waiting = [since for address, since in lacking.items() if address not in addresses]
         wait = max(0.0, min(waiting) + PATIENCE - now) if waiting else None
-        return tuple(sorted(addresses))[:MAX_ADDRESSES], pods, wait
+        return fit_addresses(addresses, known), pods, wait
+
+    def _tell_left_out(self, key: str, egress: Egress, fitted: FittedAddresses) -> None:
+        """In the log when it begins and ends; by an Event as often as it is seen, as they expire."""
+        if not fitted.left_out:
+            if key in self._full:
+                self._full.discard(key)
+                self._log.info("all clients of the egress fit into the slices of the node again", client=key)
+            return
+        if key not in self._full:
+            self._full.add(key)
+            self._log.warning(
+                "not all clients of the egress fit into the slices of the node", client=key, left_out=fitted.left_out
+            )
+        node = key.rpartition("/")[2]
+        self._recorder.warn(
+            EventSubject.of(EGRESSES, egress.metadata),
+            reason=TOO_MANY_CLIENTS,
+            message=f"router pods serve no further clients on node {node}: its coild does not tell them of these, and "
+            f"coil-egress-controller tells them of at most {MAX_ADDRESSES} addresses; move pods to other nodes",
+        )
 
     def _is_allowed(self, egress: Egress, namespace: str) -> bool:
         allowed = egress.spec.allowed_namespaces

@@ -158,5 +158,7 @@ class EgressControllers:
             namespaces=caches.namespaces,
             slices=caches.client_slices,
             writer=OwnWriter(client, EGRESS_CLIENT_SLICES, caches.client_slices, slices_written),
+            recorder=self.recorder,
             clock=self.clock,
+            log=log,
         ).setup(term)

@@ -13,14 +13,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from structlog.typing import FilteringBoundLogger
+
 from coil.crd.builtin import NODES
-from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, MAX_ADDRESSES, EgressClientSlice, slice_name
+from coil.crd.egress import EGRESSES, ClientEgress
+from coil.crd.egress_client_slice import (
+    EGRESS_CLIENT_SLICES,
+    MAX_ADDRESSES,
+    TOO_MANY_CLIENTS,
+    EgressClientSlice,
+    FittedAddresses,
+    fit_addresses,
+    slice_name,
+)
 from coil.crd.names import LABEL_EGRESS, LABEL_NODE, NodeName
 from coil.egress.client_pod import EgressRef
 from coil.kernel.family import IPAddress
 from coil.kube.api_client import ApiClient
 from coil.reconcile.cache import Cache
 from coil.reconcile.controller import DONE, RequeueAfter, Result
+from coil.reconcile.event_recorder import EventSubject, Recorder
 from coil.reconcile.own_write import OwnWriter, OwnWrites
 
 UNCERTAIN_SECONDS: Final = 5.0
@@ -48,10 +60,18 @@ class ClientSlices:
         addresses: Callable[[EgressRef], ClientAddresses],
         *,
         node: NodeName,
+        egresses: Cache[ClientEgress],
+        recorder: Recorder,
+        log: FilteringBoundLogger,
     ) -> None:
         self._client = client
         self._addresses = addresses
         self._node = node
+        self._egresses = egresses
+        self._recorder = recorder
+        self._log = log
+        self._full: set[str] = set()
+        """Egresses whose slice had no room for all clients when it was last looked at."""
         writes: OwnWrites[EgressClientSlice] = OwnWrites()
         slices.subscribe(writes.observe)
         self._writer = OwnWriter(client, EGRESS_CLIENT_SLICES, slices, writes)
@@ -78,7 +98,9 @@ class ClientSlices:
         certain = {str(address) for address in of_clients.certain}
         told = set(present.addresses) if present is not None else set()
         kept = (told - certain) & {str(address) for address in of_clients.uncertain}
-        addresses = tuple(sorted(certain | kept))[:MAX_ADDRESSES]
+        fitted = fit_addresses(certain | kept, told)
+        self._tell_left_out(egress, fitted)
+        addresses = fitted.addresses
         if present is None:
             if addresses:
                 await self._create(egress, object_name, addresses, pods=of_clients.pods)
@@ -87,6 +109,25 @@ class ClientSlices:
         elif (present.addresses, present.pods) != (addresses, of_clients.pods):
             await self._writer.patch(present, {"addresses": list(addresses), "pods": of_clients.pods})
         return RequeueAfter(UNCERTAIN_SECONDS) if kept else DONE
+
+    def _tell_left_out(self, egress: EgressRef, fitted: FittedAddresses) -> None:
+        """In the log when it begins and ends; by an Event as often as it is seen, as they expire."""
+        key = str(egress)
+        if not fitted.left_out:
+            if key in self._full:
+                self._full.discard(key)
+                self._log.info("all clients of the egress fit into its slice again", egress=key)
+            return
+        if key not in self._full:
+            self._full.add(key)
+            self._log.warning("not all clients of the egress fit into its slice", egress=key, left_out=fitted.left_out)
+        if (found := self._egresses.get(key)) is not None:
+            self._recorder.warn(
+                EventSubject.of(EGRESSES, found.metadata),
+                reason=TOO_MANY_CLIENTS,
+                message=f"the clients on node {self._node} have more than {MAX_ADDRESSES} addresses, which is what its "
+                "coild can tell router pods; further clients are not served before coil-egress-controller tells them",
+            )
 
     async def _create(self, egress: EgressRef, name: str, addresses: tuple[str, ...], *, pods: int) -> None:
         node = await self._client.get(NODES, self._node)

@@ -274,7 +274,15 @@ class EgressNat:
         self._slices = Informer(
             kube.collection(EGRESS_CLIENT_SLICES, labels=f"{LABEL_NODE}={settings.node_name}"), log=log, metrics=metrics
         )
-        self._client_slices = ClientSlices(kube, self._slices, self.clients.addresses, node=settings.node_name)
+        self._client_slices = ClientSlices(
+            kube,
+            self._slices,
+            self.clients.addresses,
+            node=settings.node_name,
+            egresses=self._egresses,
+            recorder=deps.recorder,
+            log=log,
+        )
         self._slice_controller = Controller(
             SLICES_NAME,
             self._client_slices.reconcile,

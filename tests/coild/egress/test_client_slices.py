@@ -6,11 +6,20 @@ from ipaddress import ip_address
 from typing import Final
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from coil.crd.builtin import NODES, Node
-from coil.crd.egress_client_slice import EGRESS_CLIENT_SLICES, EgressClientSlice, slice_name
+from coil.crd.egress import CLIENT_EGRESSES
+from coil.crd.egress_client_slice import (
+    EGRESS_CLIENT_SLICES,
+    MAX_ADDRESSES,
+    TOO_MANY_CLIENTS,
+    EgressClientSlice,
+    slice_name,
+)
 from coil.crd.meta import ObjectMeta
 from coil.crd.names import LABEL_EGRESS, LABEL_NODE
 from coil.egress.client_pod import EgressRef
@@ -19,10 +28,11 @@ from coild.egress.client_slices import ClientAddresses, ClientSlices
 from tests.coil.kube.memory_api import MemoryApi, MemoryClient
 from tests.coil.reconcile.memory_cache import MemoryCache
 from tests.coild.egress_scene import NODE, EgressNode, pod
-from tests.coild.scene import advance
+from tests.coild.scene import ListRecorder, advance
 
 WORLD: Final = EgressRef("net", "world")
 KEY: Final = "net/world"
+LOG: Final = structlog.get_logger()
 NAME: Final = slice_name("world", NODE)
 
 
@@ -37,7 +47,17 @@ class Scene:
         self.cache = MemoryCache(self.api, EGRESS_CLIENT_SLICES)
         self.certain: set[str] = set()
         self.uncertain: set[str] = set()
-        self.slices = ClientSlices(self.client, self.cache, self._addresses, node=NODE)
+        self.egresses = MemoryCache(self.api, CLIENT_EGRESSES)
+        self.recorder = ListRecorder()
+        self.slices = ClientSlices(
+            self.client,
+            self.cache,
+            self._addresses,
+            node=NODE,
+            egresses=self.egresses,
+            recorder=self.recorder,
+            log=LOG,
+        )
 
     def _addresses(self, egress: EgressRef) -> ClientAddresses:
         assert egress == WORLD
@@ -129,6 +149,39 @@ async def test_a_slice_that_is_being_deleted_is_left_alone_and_made_again(scene:
     scene.cache.look()
     await scene.slices.reconcile(KEY)
     assert scene.told() == ("10.1.0.2",)
+
+
+async def test_who_does_not_fit_is_told_of_and_takes_nobodys_place(scene: Scene) -> None:
+    scene.api.put(CLIENT_EGRESSES, {"metadata": {"name": "world", "namespace": "net"}, "spec": {}})
+    scene.egresses.look()
+    served = {str(ip_address("10.9.0.0") + number) for number in range(MAX_ADDRESSES)}
+    scene.certain = served
+    with capture_logs() as logs:
+        await scene.slices.reconcile(KEY)
+        assert (scene.recorder.told, logs) == ([], [])
+        # Their texts come first in the order.
+        scene.certain = served | {"10.1.0.2", "10.1.0.3"}
+        for _ in range(2):
+            await scene.slices.reconcile(KEY)
+    assert scene.told() == tuple(sorted(served))
+    assert {told[:3] for told in scene.recorder.told} == {("Egress", "world", TOO_MANY_CLIENTS)}
+    [(*_, message)] = set(scene.recorder.told)  # the same sentence, so that it is one Event
+    assert f"on node {NODE} have more than {MAX_ADDRESSES} addresses" in message
+    assert [(line["log_level"], line["egress"], line["left_out"]) for line in logs] == [("warning", KEY, 2)]
+    scene.recorder.told.clear()
+    scene.certain.remove("10.9.0.0")
+    scene.certain.remove("10.1.0.3")
+    with capture_logs() as logs:
+        await scene.slices.reconcile(KEY)
+    assert scene.told() == tuple(sorted(scene.certain))
+    assert (scene.recorder.told, [line["log_level"] for line in logs]) == ([], ["info"])
+
+
+async def test_an_egress_that_is_not_known_yet_gets_no_event_and_its_slice_no_more_than_fits(scene: Scene) -> None:
+    scene.certain = {str(ip_address("10.9.0.0") + number) for number in range(MAX_ADDRESSES + 1)}
+    await scene.slices.reconcile(KEY)
+    assert len(scene.told() or ()) == MAX_ADDRESSES
+    assert scene.recorder.told == []
 
 
 def test_names_are_for_one_egress_and_one_node() -> None:
