@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from pathlib import Path
 from typing import Any
 
+from coil.nft.table_sync import read_counters
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.cluster.network import Namespaces, Network, run_command
 from integration.cluster.process import Process
@@ -132,6 +133,10 @@ class StageNode:
         self._api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
         conditions = [{"type": "Ready", "status": "True", "reason": "Stage", "message": ""}]
         self._tell({"conditions": conditions, **_addresses(self.addresses.values())})
+
+    def count(self, counter: str, *, table: str = TABLE) -> int:
+        """The packets that a counter of a packet filter has seen."""
+        return call_inside(self.netns, partial(read_counters, table))[counter].packets
 
     @contextmanager
     def more_addresses(self, addresses: Mapping[int, str]) -> Iterator[None]:

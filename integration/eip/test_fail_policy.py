@@ -6,6 +6,7 @@ from time import sleep
 import pytest
 
 from coil.eip.eip_set import MOST_POLICIES
+from coil.eip.eip_table import DROPPED_CLOSED
 from coil_egress_agent.eip.node_pods import PODS_OVER_POLICY_LIMIT
 from integration.egress.api import Document
 from integration.egress.capture import Capture
@@ -38,10 +39,13 @@ def test_closed_lets_nothing_out(world: World) -> None:
         world.node("n1").die()
         wait_until(lambda: not policy.node, what="no node carries the policy")
         asked = [flow.asked for flow in flows]
+        counted = {pod.node: world.node(pod.node).count(DROPPED_CLOSED) for pod in pods}
         wait_until(
             lambda: all(flow.asked > before + MANY for flow, before in zip(flows, asked, strict=True)),
             what="many more questions are asked",
         )
+        for node, before in counted.items():
+            assert world.node(node).count(DROPPED_CLOSED) >= before + MANY
         assert policy.eip() in eips
         ports = {flow.port for flow in flows}
         leaked = capture.select(lambda packet: packet.port in ports and packet.source not in eips)
@@ -56,22 +60,25 @@ def test_closed_lets_nothing_out(world: World) -> None:
         assert capture.select(lambda packet: packet.port in ports and packet.source not in eips) == []
 
 
-def test_a_gateway_of_one_family_holds_back_the_other_unless_it_says_so(world: World) -> None:
-    labels = {"app": "single"}
+@pytest.mark.parametrize(("served", "other"), [(4, 6), (6, 4)], ids=["ipv4", "ipv6"])
+def test_a_gateway_of_one_family_holds_back_the_other_unless_it_says_so(world: World, served: int, other: int) -> None:
+    node, labels = world.node("n3"), {"app": f"single-{served}"}
     with ExitStack() as stack:
-        gateway = stack.enter_context(world.gateway("n1", families=[4]))
+        gateway = stack.enter_context(world.gateway("n1", families=[served]))
         policy = stack.enter_context(world.policy(gateway, labels=labels))
-        assert policy.eip(4)
-        assert not policy.status()["eip"].get("ipv6")
+        assert policy.eip(served)
+        assert not policy.status()["eip"].get(f"ipv{other}")
         capture = stack.enter_context(Capture(world.server.netns))
-        pod = stack.enter_context(world.pod("n3", **labels))
-        world.await_seen(pod, policy.eip(4))
-        flow = stack.enter_context(Flow(pod, world.server, world.server.addresses[6]))
+        pod = stack.enter_context(world.pod(node.name, **labels))
+        world.await_seen(pod, policy.eip(served))
+        before = node.count(DROPPED_CLOSED)
+        flow = stack.enter_context(Flow(pod, world.server, world.server.addresses[other]))
         wait_until(lambda: flow.asked > MANY, what="many questions are asked")
+        assert node.count(DROPPED_CLOSED) >= before + MANY
         assert capture.select(lambda packet: packet.port == flow.port) == []
         world.api.patch(gateway.path, {"spec": {"unservedFamily": "Open"}})
-        world.await_seen(pod, world.node("n3").addresses[6])
-        world.await_seen(pod, policy.eip(4))
+        world.await_seen(pod, node.addresses[other])
+        world.await_seen(pod, policy.eip(served))
 
 
 def test_where_a_namespace_exceeds_its_limit_its_newest_policy_is_dropped(world: World) -> None:
@@ -84,22 +91,28 @@ def test_where_a_namespace_exceeds_its_limit_its_newest_policy_is_dropped(world:
         sleep(1)  # those of one second come in the order of their names
         newest = stack.enter_context(world.policy(gateway, labels={"app": "newest"}))
         pods = [
-            (stack.enter_context(world.pod("n3", namespace=policy.namespace, **label)), policy.eip())
+            (stack.enter_context(world.pod("n3", namespace=policy.namespace, **label)), policy)
             for policy in (oldest, foreign)
         ]
         late = stack.enter_context(world.pod("n3", app="newest"))
-        world.await_seen(late, newest.eip())
+        for version in world.families:
+            world.await_seen(late, newest.eip(version))
         stack.enter_context(node.restarted_agent("--policies-per-namespace=1"))
         world.await_seen(late, None)
         assert figure(node, EXCESS) == 1
         capture = stack.enter_context(Capture(world.server.netns))
-        flow = stack.enter_context(Flow(late, world.server, world.server.addresses[4]))
-        wait_until(lambda: flow.asked > MANY, what="many questions are asked")
-        assert capture.select(lambda packet: packet.port == flow.port) == []
-        for pod, eip in pods:
-            world.await_seen(pod, eip)
+        for address in world.server.addresses.values():
+            before = node.count(DROPPED_CLOSED)
+            with Flow(late, world.server, address) as flow:
+                wait_until(lambda flow=flow: flow.asked > MANY, what="many questions are asked")  # type: ignore[misc]
+                assert node.count(DROPPED_CLOSED) >= before + MANY
+            assert capture.select(lambda packet, flow=flow: packet.port == flow.port) == []  # type: ignore[misc]
+        for version in world.families:
+            for pod, policy in pods:
+                world.await_seen(pod, policy.eip(version))
         oldest.delete()
-        world.await_seen(late, newest.eip())
+        for version in world.families:
+            world.await_seen(late, newest.eip(version))
         assert figure(node, EXCESS) == 0
 
 

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from random import SystemRandom
 from typing import Final
 
@@ -19,7 +18,7 @@ from coil.eip.eip_table import DROPPED_FOREIGN
 from coil.eip.eip_table import TABLE as EIP_TABLE
 from coil.kernel.link import LinkGroup
 from coil.nft.element_sync import load_elements
-from coil.nft.table_sync import delete_table, read_counters
+from coil.nft.table_sync import delete_table
 from coil.podnet.source_table import SPOOFED, TABLE, plan_source_table
 from integration.apiserver.tenant import Tenant
 from integration.deployment import apply
@@ -126,7 +125,7 @@ def count_dropped(world: World, strangers: Sequence[Pod]) -> dict[tuple[str, str
     tunnels' port by somebody who is no node.
     """
     return {
-        (name, counter): call_inside(world.node(name).netns, partial(read_counters, table))[counter].packets
+        (name, counter): world.node(name).count(counter, table=table)
         for name in {pod.node for pod in strangers}
         for table, counter in ((TABLE, SPOOFED), (EIP_TABLE, DROPPED_FOREIGN))
     }
