@@ -10,6 +10,9 @@ from integration.patience import wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.apiserver]
 
+DRAWS = 12
+"""Without the rule, none of them is another tenant's once in 4096 runs."""
+
 
 def test_policies_of_several_pods_have_addresses_of_their_own(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
@@ -122,6 +125,33 @@ def test_tenants_share_an_address_only_where_the_gateway_says_so(world: World) -
             wait_until(lambda reason=reason: second.ready_reason == reason, what=f"{reason} with {sharing}")  # type: ignore[misc]
             world.await_seen(shop, seen)
             world.await_seen(bank, first.eip())
+
+
+def test_a_tenant_that_draws_again_and_again_gets_no_address_of_another(world: World) -> None:
+    """`Random`, the default, draws from addresses in use as well: without the rule, half of the draws are the other
+    tenant's.
+    """
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1", "n2", number=4, allocation="Random"))
+        taken: dict[int, set[str]] = {4: set(), 6: set()}
+        for number in range(2):
+            wanted = {f"ipv{version}": gateway.eips[version][number] for version in taken}
+            policy = stack.enter_context(
+                world.policy(gateway, labels={"app": f"own-{number}"}, namespace="bank", egressIP=wanted)
+            )
+            for version, addresses in taken.items():
+                addresses.add(policy.eip(version))
+        bank = stack.enter_context(world.pod("n3", namespace="bank", app="own-0"))
+        drawn = [
+            stack.enter_context(world.policy(gateway, labels={"app": f"drawn-{number}"}, namespace="shop"))
+            for number in range(DRAWS)
+        ]
+        for version, others in taken.items():
+            assert {policy.eip(version) for policy in drawn} <= set(gateway.eips[version]) - others
+        shop = stack.enter_context(world.pod("n3", namespace="shop", app="drawn-0"))
+        for version in taken:
+            world.await_seen(bank, gateway.eips[version][0])
+            world.await_seen(shop, drawn[0].eip(version))
 
 
 def test_a_second_policy_on_an_address_that_is_placed_already(world: World, gateway: Gateway) -> None:

@@ -137,13 +137,20 @@ class World:
         }
 
     @contextmanager
-    def gateway(self, *nodes: str, number: int = 2, families: Sequence[int] = (), **spec: Any) -> Iterator["Gateway"]:
-        """An EgressGateway on those nodes with so many addresses of each family, by default of the cluster's; deleted
-        at the end of the block.
+    def gateway(
+        self,
+        *nodes: str,
+        number: int = 2,
+        families: Sequence[int] = (),
+        allocation: str = "PreferUnused",
+        **spec: Any,
+    ) -> Iterator["Gateway"]:
+        """An EgressGateway on those nodes with so many addresses of each family, by default of the cluster's, of which
+        policies get one by `allocation`; deleted at the end of the block.
         """
         gateway = Gateway(self, f"gw-{secrets.token_hex(3)}", self.take_eips(number))
         ranges = {
-            "policy": "PreferUnused",
+            "policy": allocation,
             **{f"ipv{family}": gateway.eips[family] for family in families or self.families},
         }
         document = {
