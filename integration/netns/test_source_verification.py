@@ -13,14 +13,15 @@ from prometheus_client import CollectorRegistry
 from coil.kernel.link import LinkGroup, LinkName
 from coil.netlink.host import HostNetwork
 from coil.nft.table_sync import read_counters
-from coil.podnet.plan import PodPlan, plan_rules
+from coil.podnet.plan import LINK_LOCAL, PodPlan, plan_rules
 from coil.podnet.source_table import SPOOFED, TABLE, plan_source_table
 from coild.model.watched_table import WatchedTable
 from coild.node.source_verification import SourceVerification
 from integration.netns.eip_world import nft
-from integration.netns.forged_packet import IPV4, IPV6, octets, send, udp
+from integration.netns.forged_packet import ARP, IPV4, IPV6, advertisement, arp, octets, send, udp
 from integration.netns.netns import Netns, exchange, ping
 from integration.netns.plans import pod_plan
+from integration.netns.segment import Ear
 from integration.packet_capture import Capture
 from integration.patience import wait_until
 from tests.coild.scene import LOG
@@ -146,6 +147,61 @@ async def test_nor_does_another_pod_or_the_node_get_it(node: Node, verified: Sou
             node.send("red", STRANGER[version], target)
             node.send("red", node.address("red", version), target)
             assert listener.recvfrom(64)[1][0] == node.address("red", version)
+
+
+def claim(node: Node, version: int) -> list[bytes]:
+    """Frames by which red says that it has the addresses of the other pod, the node, the host outside and the pods'
+    gateway: to all on its link, and to the node's end of it.
+    """
+    plan = node.plans["red"]
+    gateway = LINK_LOCAL.ipv4 if version == 4 else LINK_LOCAL.ipv6
+    assert gateway is not None
+    packets: list[bytes] = []
+    for text in (node.address("blue", version), HOST[version], OUTSIDE[version], str(gateway.ip)):
+        address = ip_address(text)
+        if version == 4:
+            packets += [arp(operation, plan.pod.mac, address, address) for operation in (1, 2)]
+        else:
+            packets += [advertisement(address, address, plan.pod.mac)]
+    everyone, kind = ("ff:ff:ff:ff:ff:ff", ARP) if version == 4 else ("33:33:00:00:00:01", IPV6)
+    head = octets(plan.pod.mac) + struct.pack("!H", kind)
+    return [octets(end) + head + packet for packet in packets for end in (everyone, plan.host.mac)]
+
+
+@both_families
+async def test_no_pod_takes_an_address_by_arp_or_neighbour_discovery(node: Node, version: int) -> None:
+    """With the table or without it: a pod is alone on its link, and its node leads by routes to links."""
+    red, blue = node.pods["red"], node.pods["blue"]
+    own, other = (ip_address(node.address(name, version)) for name in ("red", "blue"))
+    with Ear(blue) as at_blue, Capture(red) as at_red:
+        send(red, *claim(node, version))
+        # What red sends afterwards takes the same way, and has been seen at its end.
+        ping(red, str(other))
+        heard = at_blue.wait_for(own)
+        assert exchange(node.outside, blue, other) == OUTSIDE[version]
+        ping(blue, OUTSIDE[version])
+        ping(blue, HOST[version])
+        seen = [{str(packet.source), str(packet.destination)} for packet in at_red.packets()]
+    mac = octets(node.plans["red"].pod.mac)
+    assert [frame for frame in heard if mac in frame] == []
+    assert [ends for ends in seen if str(other) in ends and ends & {OUTSIDE[version], HOST[version]}] == []
+
+
+@both_families
+async def test_on_a_common_bridge_it_would(node: Node, version: int) -> None:
+    """So that the test above can fail."""
+    node.netns.ip("link", "add", "bridge", "type", "bridge", "mcast_snooping", "0")
+    node.netns.ip("link", "set", "bridge", "up")
+    for plan in node.plans.values():
+        node.netns.ip("link", "set", plan.host.name, "master", "bridge")
+    mac = octets(node.plans["red"].pod.mac)
+    with Ear(node.pods["blue"]) as at_blue:
+        # A port forwards a moment after it has joined.
+        def is_heard() -> bool:
+            send(node.pods["red"], *claim(node, version))
+            return any(mac in frame for frame in at_blue.frames())
+
+        wait_until(is_heard, what="the other pod hears it")
 
 
 @both_families
