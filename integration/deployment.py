@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -213,45 +214,56 @@ def apply(plane: ControlPlane, *documents: Mapping[str, object]) -> None:
     )
 
 
-def ipam_controller_command(plane: ControlPlane, *, ports: tuple[int, int], flags: Sequence[str] = ()) -> list[str]:
+def _webhook_port(plane: ControlPlane, preferred: int, *, everywhere: bool) -> tuple[str, int]:
+    """Where a controller is to listen, and the port: at the control plane's address, or, as in a pod, at every address
+    of the machine.
+    """
+    port = free_port(IPv6Address("::") if everywhere else plane.address, preferred)
+    return f"{'' if everywhere else host_in_url(plane.address)}:{port}", port
+
+
+def ipam_controller_command(
+    plane: ControlPlane, *, ports: tuple[int, int], flags: Sequence[str] = (), everywhere: bool = False
+) -> list[str]:
     """How an ipam-controller is started, as its service account; may be used again after its death.
 
     `ports` are those of its metrics and health, on localhost. It answers the API server's reviews of pools at
-    a port of its own: from now on no pool is created or changed while it is away.
+    a port of its own, of all addresses if `everywhere`: from now on no pool is created or changed while it is away.
     """
     metrics, health = ports
     # Another one's port may not be in use yet; those on localhost are told apart already.
-    webhook = free_port(plane.address, 9443 + abs(health - 9387))
+    endpoint, webhook = _webhook_port(plane, 9443 + abs(health - 9387), everywhere=everywhere)
     apply_webhooks(plane, port=webhook)
     return [
         *(sys.executable, "-m", "coil_ipam_controller"),
         f"--kubeconfig={plane.kubeconfig_for('coil-ipam-controller')}",
         f"--metrics-addr=127.0.0.1:{metrics}",
         f"--health-addr=127.0.0.1:{health}",
-        f"--webhook-addr={host_in_url(plane.address)}:{webhook}",
+        f"--webhook-addr={endpoint}",
         f"--webhook-host={plane.address}",
         *flags,
     ]
 
 
 def egress_controller_command(
-    plane: ControlPlane, *, ports: tuple[int, int], image: str, flags: Sequence[str] = ()
+    plane: ControlPlane, *, ports: tuple[int, int], image: str, flags: Sequence[str] = (), everywhere: bool = False
 ) -> list[str]:
     """How an egress-controller is started, as its service account; may be used again after its death.
 
     `ports` are those of its metrics and health, on localhost; `image` is the router pods'. It answers the API server's
-    reviews of Egresses at a port of its own: from now on none is created or changed while it is away.
+    reviews of Egresses at a port of its own, of all addresses if `everywhere`: from now on none is created or changed
+    while it is away.
     """
     check_supported(plane)
     metrics, health = ports
-    webhook = free_port(plane.address, 9444 + abs(health - 9397))
+    endpoint, webhook = _webhook_port(plane, 9444 + abs(health - 9397), everywhere=everywhere)
     apply_webhooks(plane, port=webhook, of=EGRESS_CONTROLLER)
     return [
         *(sys.executable, "-m", "coil_egress_controller"),
         f"--kubeconfig={plane.kubeconfig_for('coil-egress-controller')}",
         f"--metrics-addr=127.0.0.1:{metrics}",
         f"--health-addr=127.0.0.1:{health}",
-        f"--webhook-addr={host_in_url(plane.address)}:{webhook}",
+        f"--webhook-addr={endpoint}",
         f"--webhook-host={plane.address}",
         f"--egress-image={image}",
         *flags,

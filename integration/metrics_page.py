@@ -18,6 +18,12 @@ def fetch_metrics(address: str) -> str:
         connection.close()
 
 
+def parse_samples(page: str) -> dict[str, float]:
+    """The samples of a page, by name and labels as they are written."""
+    samples = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
+
+
 def fetch_here(port: int) -> str:
     """The metrics of a program on localhost; empty when nobody answers."""
     try:

@@ -19,8 +19,10 @@ from integration.deployment import (
     egress_controller_command,
     egress_controller_probe,
     leader_probe,
+    ready_probe,
     remove_webhooks,
 )
+from integration.metrics_page import fetch_metrics, parse_samples
 from integration.patience import wait_until
 from integration.service import Service
 from integration.walk.recording import Recording
@@ -46,16 +48,27 @@ _PATHS = {
 
 class EgressReplica:
     """One egress-controller, its calls noted by `recording`. Its lives share a log and ports. `leads` tells whether it
-    says so.
+    says so. `everywhere`: it answers reviews at all addresses.
     """
 
-    def __init__(self, plane: ControlPlane, name: str, *flags: str, recording: Recording | None = None) -> None:
-        metrics = free_port(LOCALHOST, 9396)
+    def __init__(
+        self,
+        plane: ControlPlane,
+        name: str,
+        *flags: str,
+        recording: Recording | None = None,
+        everywhere: bool = False,
+    ) -> None:
+        self._metrics = metrics = free_port(LOCALHOST, 9396)
         health = free_port(LOCALHOST, metrics + 1)
+        self.is_ready = ready_probe(health)
+        """Whether it says so itself; whether the API server calls it, `service` asks as well."""
         self._plane = plane
-        command = egress_controller_command(plane, ports=(metrics, health), image=IMAGE, flags=(*FLAGS, *flags))
+        command = egress_controller_command(
+            plane, ports=(metrics, health), image=IMAGE, flags=(*FLAGS, *flags), everywhere=everywhere
+        )
         (address,) = (part for part in command if part.startswith("--webhook-addr="))
-        self._webhook_port = int(address.rpartition(":")[2])
+        self.webhook_port = int(address.rpartition(":")[2])
         if recording is not None:
             command = recording.traced(command)
         self.service = Service(
@@ -65,8 +78,12 @@ class EgressReplica:
 
     def restore(self) -> None:
         """Have the API server call this one, alive."""
-        apply_webhooks(self._plane, port=self._webhook_port, of=EGRESS_CONTROLLER)
+        apply_webhooks(self._plane, port=self.webhook_port, of=EGRESS_CONTROLLER)
         self.service.ensure_running()
+
+    def metrics(self) -> dict[str, float]:
+        """Its samples, by name and labels as they are written."""
+        return parse_samples(fetch_metrics(f"{LOCALHOST}:{self._metrics}"))
 
     def lines(self) -> list[Document]:
         """What it has logged so far."""
@@ -89,12 +106,17 @@ class EgressWorld:
         self.replicas: list[EgressReplica] = []
         self._namespaces: list[str] = []
 
-    def start_replica(self, *flags: str, recording: Recording | None = None) -> EgressReplica:
+    def start_replica(self, *flags: str, recording: Recording | None = None, everywhere: bool = False) -> EgressReplica:
         """Start a replica and return when it is ready."""
-        replica = EgressReplica(self.plane, f"{self.name}-{len(self.replicas)}", *flags, recording=recording)
+        name = f"{self.name}-{len(self.replicas)}"
+        replica = EgressReplica(self.plane, name, *flags, recording=recording, everywhere=everywhere)
         self.replicas.append(replica)
         replica.service.wait_ready()
         return replica
+
+    def stop_replica(self, replica: EgressReplica) -> None:
+        """End one that others stand in for; it stays among `replicas`."""
+        replica.service.process.stop(timeout=STOP_TIMEOUT)
 
     def add_namespace(self) -> str:
         name = f"{self.name}-{len(self._namespaces)}"
@@ -149,7 +171,7 @@ class EgressWorld:
     def close(self) -> None:
         """End the replicas and remove whatever is left."""
         for replica in self.replicas:
-            replica.service.process.stop(timeout=STOP_TIMEOUT)
+            self.stop_replica(replica)
         remove_webhooks(self.plane, of=NAME)
         self.plane.kubectl("delete", "lease", NAME, "--namespace=kube-system", "--ignore-not-found")
         if self._namespaces:

@@ -24,7 +24,7 @@ from integration.apiserver.refusal_log import missing_rights
 from integration.cluster.address import free_port
 from integration.cluster.control_plane import ControlPlane
 from integration.deployment import controller_probe, ipam_controller_command, ready_probe, remove_webhooks
-from integration.metrics_page import fetch_metrics
+from integration.metrics_page import fetch_metrics, parse_samples
 from integration.patience import TIMEOUT
 from integration.service import Service
 
@@ -37,14 +37,16 @@ FLAGS = ("--lease-duration=5s", "--node-grace=1s", "--inspect-addr=127.0.0.1:0")
 
 
 class Replica:
-    """One ipam-controller. Its lives share a log and ports."""
+    """One ipam-controller. Its lives share a log and ports. `everywhere`: it answers reviews at all addresses."""
 
-    def __init__(self, plane: ControlPlane, name: str, *flags: str) -> None:
+    def __init__(self, plane: ControlPlane, name: str, *flags: str, everywhere: bool = False) -> None:
         self._metrics = free_port(LOCALHOST, 9386)
         health = free_port(LOCALHOST, self._metrics + 1)
         self.is_ready = ready_probe(health)
         """Whether it says so itself; whether the API server calls it, `service` asks as well."""
-        command = ipam_controller_command(plane, ports=(self._metrics, health), flags=(*FLAGS, *flags))
+        command = ipam_controller_command(
+            plane, ports=(self._metrics, health), flags=(*FLAGS, *flags), everywhere=everywhere
+        )
         (address,) = (part for part in command if part.startswith("--webhook-addr="))
         self.webhook_port = int(address.rpartition(":")[2])
         self.service = Service(
@@ -64,9 +66,7 @@ class Replica:
 
     def metrics(self) -> dict[str, float]:
         """Its samples, by name and labels as they are written."""
-        page = fetch_metrics(f"{LOCALHOST}:{self._metrics}")
-        samples = (line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
-        return {name: float(value) for name, value in samples}
+        return parse_samples(fetch_metrics(f"{LOCALHOST}:{self._metrics}"))
 
 
 class IpamWorld:

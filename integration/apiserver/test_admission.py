@@ -10,7 +10,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 
 from coil.admission.certificate import KeyPair, issue_authority, issue_server
 from coil.crd.names import FINALIZER
+from integration.apiserver.idle_crowd import await_crowd_dropped, idle_crowd, kinds_of_crowd
 from integration.apiserver.ipam_world import STOP_TIMEOUT, Replica
 from integration.apiserver.service_address import one_address
 from integration.apiserver.spoilt_secret import spoil_certificates
@@ -57,9 +58,9 @@ class Door:
         return self.replicas[0]
 
     @contextmanager
-    def another(self, *flags: str) -> Iterator[Replica]:
-        """One more replica, which the API server calls in the meantime."""
-        replica = self._start(*flags)
+    def another(self, *flags: str, everywhere: bool = False) -> Iterator[Replica]:
+        """One more replica, which the API server calls in the meantime; `everywhere`: it listens at all addresses."""
+        replica = self._start(*flags, everywhere=everywhere)
         self.replicas.append(replica)
         try:
             replica.service.wait_ready()
@@ -73,9 +74,9 @@ class Door:
         apply_webhooks(self.plane, port=self.replica.webhook_port)
         self.replica.service.ensure_running()
 
-    def _start(self, *flags: str) -> Replica:
+    def _start(self, *flags: str, everywhere: bool = False) -> Replica:
         name = f"{self.prefix}-{secrets.token_hex(2)}"
-        return Replica(self.plane, name, *FLAGS, *flags)
+        return Replica(self.plane, name, *FLAGS, *flags, everywhere=everywhere)
 
     def pool(self, name: str, *subnets: dict[str, str], bits: int = 5) -> dict[str, Any]:
         return pool_document(f"{self.prefix}-{name}", *subnets, bits=bits)
@@ -246,35 +247,19 @@ def says(sentence: str, refusal: str) -> bool:
     return bool(re.search(rf"{place}: (Invalid value: (\S+: )?)?{re.escape(message)}$", refusal, re.MULTILINE))
 
 
-CROWD = 300
-"""More than are served at once."""
-
-
-@contextmanager
-def idle_connections(host: str, port: int, *, tls: bool) -> Iterator[None]:
-    """As any pod can open them, and leave them open. They come from the address that the API server has, too."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with ExitStack() as stack:
-        for _ in range(CROWD):
-            plain = stack.enter_context(socket.create_connection((host, port), timeout=60))
-            if tls:
-                stack.enter_context(context.wrap_socket(plain))
-        yield
-
-
-@pytest.mark.parametrize("tls", [True, False])
-def test_idle_connections_do_not_silence_admission(door: Door, tls: bool) -> None:
-    with door.another() as replica:
+@kinds_of_crowd
+def test_idle_connections_do_not_silence_admission(door: Door, version: int, tls: bool) -> None:
+    with door.another(everywhere=True) as replica:
         # The crowd is there first: a connection that the API server had open already would be in nobody's way.
         replica.service.crash()
         host, port = str(door.plane.address), replica.webhook_port
         wait_until(replica.is_ready, what="the replica is ready")
-        with idle_connections(host, port, tls=tls):
+        with idle_crowd(host, port, version=version, tls=tls):
             # The first call may go by a connection to the process before.
             assert any(door.is_open() for _ in range(3)), "the API server gets no answer"
             status, answer = door.post(door.pool("bad", {"ipv4": "10.250.0.999/24"}))
             assert (status, answer["reason"]) == (422, "Invalid")
+            await_crowd_dropped(replica.metrics)
 
 
 def test_bad_old_pools_can_be_labelled_and_deleted(door: Door, bad_old_pools: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from integration.apiserver.egress_world import NAME, Document, EgressWorld, egress_document
+from integration.apiserver.idle_crowd import await_crowd_dropped, idle_crowd, kinds_of_crowd
 from integration.apiserver.spoilt_secret import spoil_certificates
 from integration.cluster.command_line import Version
 from integration.cluster.control_plane import ControlPlane, KubectlError
@@ -250,6 +251,26 @@ def test_the_columns_of_an_egress(door: Door) -> None:
     assert header.split() == ["NAME", "REPLICAS", "CURRENT", "DESTINATIONS", "AGE"]
     assert line.split()[0:2] == ["shown", "3"]
     assert '["0.0.0.0/0","::/0"]' in line
+
+
+@kinds_of_crowd
+def test_idle_connections_do_not_silence_admission(door: Door, version: int, tls: bool) -> None:
+    world = door.world
+    replica = world.start_replica(everywhere=True)
+    try:
+        # The crowd is there first: a connection that the API server had open already would be in nobody's way.
+        replica.service.crash()
+        wait_until(replica.is_ready, what="the replica is ready")
+        with idle_crowd(str(world.plane.address), replica.webhook_port, version=version, tls=tls):
+            # The first call may go by a connection to the process before.
+            statuses = [door.post(destinations=["10.0.0.0/8"])[0] for _ in range(3)]
+            assert 201 in statuses, "the API server gets no answer"
+            status, answer = door.post(destinations=["10.0.0.999/24"])
+            assert (status, answer["reason"]) == (422, "Invalid")
+            await_crowd_dropped(replica.metrics)
+    finally:
+        world.stop_replica(replica)
+        world.replicas[0].restore()
 
 
 def test_a_spoilt_secret_is_mended(door: Door) -> None:
