@@ -3,6 +3,8 @@
 import re
 import socket
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 
@@ -30,6 +32,7 @@ TTL = 225
 MARK = 4711
 """The port of forged packets."""
 LENGTHS = {4: "/32", 6: "/128"}
+EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 MEGABYTES = 100
 
 versions = pytest.mark.parametrize("version", [4, 6])
@@ -85,12 +88,20 @@ def test_the_host_outside_sees_the_router(
 
 def send_forged(pod: RunningPod, client: RunningPod, version: int) -> None:
     """What the client's tunnels would take for a packet of a host outside: in UDP, and as it is."""
-    family, encapsulation = {4: (socket.AF_INET, IPIP), 6: (socket.AF_INET6, IPV6)}[version]
     destination = client.addresses[version]
     inner = udp(ip_address(ADDRESSES[version]), ip_address(destination), dport=MARK)
-    for kind, protocol, port in ((socket.SOCK_DGRAM, 0, PORT), (socket.SOCK_RAW, encapsulation, 0)):
+    send_wrapped(pod, inner, in_udp=destination, as_it_is=destination)
+
+
+def send_wrapped(pod: RunningPod, inner: bytes, *, in_udp: str, as_it_is: str) -> None:
+    """The IP packet, once in UDP to the one address and once as the payload of IP to the other."""
+    family, encapsulation = {4: (socket.AF_INET, IPIP), 6: (socket.AF_INET6, IPV6)}[ip_address(in_udp).version]
+    for kind, protocol, end in (
+        (socket.SOCK_DGRAM, 0, (in_udp, PORT)),
+        (socket.SOCK_RAW, encapsulation, (as_it_is, 0)),
+    ):
         with call_inside(pod.netns, partial(socket.socket, family, kind, protocol)) as made:
-            made.sendto(inner, (destination, port))
+            made.sendto(inner, end)
 
 
 def count_unsolicited(station: Station) -> int:
@@ -146,6 +157,92 @@ def test_without_the_check_anybody_does(world: World, client: RunningPod, versio
         wait_until(lambda: count_unsolicited(home) >= before + 2, what="both are counted")
         assert ask(client, world.external, ADDRESSES[version]) != client.addresses[version]
         assert [packet for packet in wire.packets() if packet.source == stranger.addresses[version]] == []
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What a pod has a router forward, by its Service and by its own address: whatever has these sources for each of
+    these destinations. `kind` is what the router counts it as.
+    """
+
+    pod: RunningPod
+    egress: EgressUnderTest
+    sources: Sequence[str]
+    destinations: Sequence[str]
+    kind: str
+
+    def launch(self) -> None:
+        """Returns when the router has counted every packet as dropped."""
+        [router] = self.egress.routers()
+        version = ip_address(self.sources[0]).version
+        # nftables' counters are read every few seconds.
+        wait_until(
+            lambda: f"coil_egress_nftables_{self.kind}_packets_total{{" in metrics(router), what="they were read"
+        )
+        before = count(router, self.kind, version)
+        for source in self.sources:
+            for destination in self.destinations:
+                inner = udp(ip_address(source), ip_address(destination), dport=MARK)
+                ends = self.egress.addresses[version], router.addresses[version]
+                send_wrapped(self.pod, inner, in_udp=ends[0], as_it_is=ends[1])
+        sent = 2 * len(self.sources) * len(self.destinations)
+        wait_until(
+            lambda: count(router, self.kind, version) >= before + sent,
+            what=f"{sent} packets are counted as {self.kind}",
+        )
+
+
+def forwarded(packet: Packet) -> bool:
+    """Whether it is what an attack is about, out of its tunnel."""
+    return packet.protocol == UDP and packet.port == MARK
+
+
+@versions
+def test_a_router_serves_nobody_but_its_clients(
+    world: World, egress: EgressUnderTest, client: RunningPod, version: int
+) -> None:
+    """Otherwise any pod leaves the cluster, and reaches pods that a NetworkPolicy protects from it, as the router."""
+    [router] = egress.routers()
+    with (
+        world.client() as stranger,
+        world.client(station=1) as protected,
+        Capture(world.external.netns, keep=forwarded) as outside,
+        Capture(protected.netns, keep=forwarded) as inside,
+    ):
+        Attack(
+            stranger,
+            egress,
+            sources=[stranger.addresses[version], client.addresses[version]],
+            destinations=[ADDRESSES[version], protected.addresses[version]],
+            kind="unknown_client",
+        ).launch()
+        assert ask(client, world.external, ADDRESSES[version]) == router.addresses[version]
+        assert ask(client, protected, protected.addresses[version]) == client.addresses[version]
+        assert [*outside.packets(), *inside.packets()] == []
+
+
+def test_a_router_leads_its_clients_only_where_its_egress_says(world: World) -> None:
+    """And with their own sources, however a client has made the packet. An Egress for everything is not for pods."""
+    families = world.description.families.value
+    with (
+        world.egress(destinations=[ADDRESSES[version] + LENGTHS[version] for version in families]) as narrow,
+        world.egress(destinations=[EVERYWHERE[version] for version in families]) as wide,
+        world.client(narrow.name, wide.name) as client,
+        world.client(station=1) as protected,
+        Capture(world.external.netns, keep=forwarded) as outside,
+        Capture(protected.netns, keep=forwarded) as inside,
+    ):
+        for version in families:
+            own, other = [client.addresses[version]], [protected.addresses[version]]
+            router_pod = narrow.routers()[0].addresses[version]
+            Attack(client, narrow, own, [NEIGHBOURS[version], *other], kind="other_destination").launch()
+            Attack(client, wide, own, [*other, router_pod], kind="other_destination").launch()
+            Attack(client, narrow, other, [ADDRESSES[version]], kind="unknown_client").launch()
+            for egress, asked in ((narrow, ADDRESSES), (wide, NEIGHBOURS)):
+                [router] = egress.routers()
+                assert ask(client, world.external, asked[version]) == router.addresses[version]
+            assert ask(client, protected, *other) == client.addresses[version]
+        assert [*outside.packets(), *inside.packets()] == []
 
 
 @versions
