@@ -1,7 +1,8 @@
 """One pod's life beside its Egresses, as a seed says: what comes, goes and is out of reach, and in which order.
 
 The pod's annotation stands from its creation to its end, so nothing that its Egresses are for may leave with the pod's
-own address at any time. What happens does not wait for anything to become ready.
+own address at any time. What happens does not wait for anything to become ready, but that once the pod is made to run:
+some of it happens before, and some after.
 """
 
 import random
@@ -20,8 +21,8 @@ from integration.egress.world import EGRESSES, EVERYTHING, World
 from integration.patience import wait_until
 
 HALVES = ("0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1")
-EVENTS = 8
-"""At most, besides the pod's own beginning and end."""
+WAITING, RUNNING = 5, 7
+"""Events at most, before it is made to run and after."""
 LONGEST_PAUSE = 0.6
 LONGEST_SILENCE = 2.5
 
@@ -48,6 +49,8 @@ class History:
         self._world = world
         self._mortal = mortal
         self._random = random.Random(seed)
+        self._dice = self._random
+        """An event's own: how often it draws depends on what it finds."""
         self._outcome = Outcome(seed)
         self._names = [f"life-{seed}-{number}" for number in range(self._random.choice((1, 1, 2)))]
         self._station = self._random.randrange(len(world.stations))
@@ -75,13 +78,13 @@ class History:
                 self._happen(event)
             self._uid = stack.enter_context(self._world.pod_object(*self._names, station=self._station))
             self._outcome.events.append("create the pod")
-            for event in self._random.choices(events, k=self._random.randint(2, EVENTS)):
-                self._happen(event)
-                self._look()
-            self._ensure_coild()
-            wait_until(self._is_served, what="all there is again, and the pod sends", timeout=PATIENCE)
+            for beside, most in ((events, WAITING), ([*events, self._annotate], RUNNING)):
+                for event in self._random.choices(beside, k=self._random.randint(2, most)):
+                    self._happen(event)
+                    self._look()
+                self._serve()
             assert self._sender is not None
-            self._outcome.sent = self._sender.sent.total()
+            self._outcome.sent = self._sent()
             self._outcome.refused = self._sender.refusals.total()
         own = set(self._pod.addresses.values()) if self._pod is not None else set()
         self._outcome.leaked = outside.select(lambda packet: packet.source in own)
@@ -90,7 +93,7 @@ class History:
     # --- what happens
 
     def _create_egress(self) -> None:
-        self._apply(self._random.choice(self._names))
+        self._apply(self._dice.choice(self._names))
 
     def _apply(self, name: str) -> None:
         spec = {"destinations": list(EVERYTHING), "replicas": 1}
@@ -100,13 +103,19 @@ class History:
 
     def _delete_egress(self) -> None:
         with suppress(ApiError):
-            self._world.api.delete(f"{EGRESSES}/{self._random.choice(self._names)}")
+            self._world.api.delete(f"{EGRESSES}/{self._dice.choice(self._names)}")
 
     def _change_destinations(self) -> None:
         """Other networks, and the same addresses."""
-        spec = {"destinations": list(self._random.choice((HALVES, EVERYTHING)))}
+        spec = {"destinations": list(self._dice.choice((HALVES, EVERYTHING)))}
         with suppress(ApiError):
-            self._world.api.patch(f"{EGRESSES}/{self._random.choice(self._names)}", {"spec": spec})
+            self._world.api.patch(f"{EGRESSES}/{self._dice.choice(self._names)}", {"spec": spec})
+
+    def _annotate(self) -> None:
+        """The pod names some of its Egresses, which may not be there."""
+        assert self._pod is not None
+        names = self._dice.sample(self._names, k=self._dice.randint(1, len(self._names)))
+        self._world.annotate(self._pod, *names)
 
     def _kill_coild(self) -> None:
         coild = self._world.stations[self._station].coild
@@ -121,20 +130,22 @@ class History:
     def _silence(self) -> None:
         """The API server is out of the node's reach for a while."""
         with self._world.stations[self._station].cut_off():
-            time.sleep(self._random.uniform(0, LONGEST_SILENCE))
+            time.sleep(self._dice.uniform(0, LONGEST_SILENCE))
 
     def _delete_router(self) -> None:
         """Another one takes its place."""
         if routers := self._routers():
             with suppress(ApiError):
-                self._world.api.delete(self._random.choice(routers).path, grace=0)
+                self._world.api.delete(self._dice.choice(routers).path, grace=0)
 
     # --- beside it
 
     def _happen(self, event: Callable[[], None]) -> None:
+        self._dice = random.Random(self._random.random())
+        pause = self._dice.uniform(0, LONGEST_PAUSE)
         self._outcome.events.append(event.__name__.strip("_").replace("_", " "))
         event()
-        time.sleep(self._random.uniform(0, LONGEST_PAUSE))
+        time.sleep(pause)
 
     def _look(self) -> None:
         """As the kubelet; a pod that has started sends from then on."""
@@ -153,12 +164,21 @@ class History:
         pods = self._world.kubelet.pods
         return [pod for pod in pods if pod.document["metadata"].get("labels", {}).get(label) in self._names]
 
-    def _is_served(self) -> bool:
-        """Whatever has happened, the pod starts and sends once its Egresses are there."""
-        for name in self._names:
-            self._apply(name)  # again, where one that was deleted had not gone yet
-        self._look()
-        return self._sender is not None and self._sender.sent.total() > 0
+    def _serve(self) -> None:
+        """Whatever has happened, the pod runs and sends once its Egresses are there."""
+        self._ensure_coild()
+        before = self._sent()
+
+        def is_served() -> bool:
+            for name in self._names:
+                self._apply(name)  # again, where one that was deleted had not gone yet
+            self._look()
+            return self._sent() > before
+
+        wait_until(is_served, what="all there is again, and the pod sends", timeout=PATIENCE)
+
+    def _sent(self) -> int:
+        return 0 if self._sender is None else self._sender.sent.total()
 
     def _clean_up(self) -> None:
         for name in self._names:
