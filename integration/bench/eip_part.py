@@ -23,8 +23,8 @@ from integration.netns.netns import Netns, create_netns
 
 MEDIAN = Figure("eip.failover.median_s", "s")
 P95 = Figure("eip.failover.p95_s", "s")
-LEADER_MEDIAN = Figure("eip.failover_with_leader.median_s", "s")
-LEADER_MOST = Figure("eip.failover_with_leader.p100_s", "s")
+LEADER_MEDIAN = Figure("eip.failover_leader_lost.median_s", "s")
+LEADER_MOST = Figure("eip.failover_leader_lost.p100_s", "s")
 FULL = Figure("eip.nft_full_ms.p1000", "ms", peer=PEER)
 CHANGE = Figure("eip.nft_change_ms.p1000", "ms", peer=PEER)
 HOSTILE = Figure("eip.lease_refresh_delay_ms.hostile", "ms")
@@ -278,7 +278,7 @@ def _require_peer() -> None:
 
 PARTS = (
     Part("eip.failover", (MEDIAN, P95), measure_failover),
-    Part("eip.failover_with_leader", (LEADER_MEDIAN, LEADER_MOST), measure_failover_with_leader),
+    Part("eip.failover_leader_lost", (LEADER_MEDIAN, LEADER_MOST), measure_failover_with_leader),
     Part("eip.tables", (FULL, CHANGE), measure_tables),
     Part("eip.hostile", (HOSTILE,), measure_hostile),
     Part("eip.forward", tuple(FORWARD.values()), measure_forwarding),

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_address
+from itertools import product
 from typing import Final
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from coil.kernel.family import Family
 from coil.netlink.overlay import OverlayNetwork
 from integration.netns.eip_world import packets
-from integration.netns.forged_packet import IPV4, octets, udp
+from integration.netns.forged_packet import IPV4, IPV6, octets, udp
 from integration.netns.netns import Netns
 from integration.netns.segment import Ear, Host, Segment, exchange_marked
 from integration.packet_capture import Capture
@@ -145,40 +146,51 @@ async def test_what_is_larger_than_a_packet_arrives_whole(
 def vxlan_of(sender: MeshNode, receiver: MeshNode, packet: bytes) -> bytes:
     """The packet as the one node sends it to the other through the tunnel (RFC 7348)."""
     macs = [octets(node.tunnel.status.tunnel.mac) for node in (receiver, sender)]
-    return struct.pack("!II", 0x08000000, 100 << 8) + b"".join(macs) + struct.pack("!H", IPV4) + packet
+    return struct.pack("!II", 0x08000000, 100 << 8) + b"".join(macs) + ether_type(packet) + packet
+
+
+def ether_type(packet: bytes) -> bytes:
+    return struct.pack("!H", IPV4 if packet[0] >> 4 == 4 else IPV6)
 
 
 def forge(attacker: Host, packet: bytes, *, to: Host) -> None:
-    """An IPv4 packet as it is, to the host's hardware address."""
-    frame = octets(to.mac) + octets(attacker.mac) + struct.pack("!H", IPV4) + packet
+    """A packet as it is, to the host's hardware address."""
+    frame = octets(to.mac) + octets(attacker.mac) + ether_type(packet) + packet
     with attacker.netns.call(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)) as raw:
         raw.bind(("eth0", 0))
         raw.send(frame)
 
 
-FORGED: Final = udp(ip_address("192.0.2.66"), ip_address("10.9.0.2"), payload=b"forged within")
+FORGED: Final = [
+    udp(ip_address(source), ip_address(inside), payload=b"forged within")
+    for source, inside in (("192.0.2.66", "10.9.0.2"), ("2001:db8::66", "fd09::2"))
+]
+TUNNEL_ENDS: Final = [
+    (ip_address(source), ip_address(destination))
+    for source, destination in (("172.31.0.1", "172.31.0.2"), ("fd11::1", "fd11::2"))
+]
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["encrypted", "plain"])
+@underlays
 async def test_a_host_that_forges_a_nodes_address_gets_nothing_through(
-    segment: Segment, stack: AsyncExitStack, *, plain: bool
+    segment: Segment, stack: AsyncExitStack, underlay: Family, *, plain: bool
 ) -> None:
-    """To the node's own address, and to the one in the tunnel network; without encryption the first one arrives."""
-    first, second = await make_pair(segment, stack, plain=plain)
+    """To the node's own address, and to those in the tunnel network; without encryption the first ones arrive."""
+    first, second = await make_pair(segment, stack, underlay=underlay, plain=plain)
     attacker = segment.host(66)
     for node in (first, second):
         node.load_tables()
-    forged = vxlan_of(first, second, FORGED)
-    ends = [(first.address, second.address), (ip_address("172.31.0.1"), ip_address("172.31.0.2"))]
+    ends = [(first.address, second.address), *([] if plain else TUNNEL_ENDS)]
     with Ear(second.host.netns, "egress.vxlan") as inside:
-        for number, (source, destination) in enumerate(ends, start=1):
-            forge(attacker, udp(source, destination, sport=9999, dport=PORT, payload=forged), to=second.host)
-            if plain:
-                break
-            wait_for_drops(second, number)
+        for number, (end, packet) in enumerate(product(ends, FORGED), start=1):
+            forged = vxlan_of(first, second, packet)
+            forge(attacker, udp(*end, sport=9999, dport=PORT, payload=forged), to=second.host)
+            if not plain:
+                wait_for_drops(second, number)
         say(first, second, b"a packet of the node's")
         heard = inside.wait_for(first.inside(Family.IPV4))
-    assert any(b"forged within" in frame for frame in heard) == plain
+    assert sum(b"forged within" in frame for frame in heard) == (len(FORGED) if plain else 0)
 
 
 async def test_a_node_whose_key_nobody_knows_gets_nothing_through(segment: Segment, stack: AsyncExitStack) -> None:
@@ -216,6 +228,7 @@ def wait_for_drops(node: MeshNode, count: int, counter: str = "dropped_foreign")
 async def test_what_pods_send_to_the_links_network_stays_on_their_node(
     segment: Segment, stack: AsyncExitStack, new_netns: Callable[[], Netns]
 ) -> None:
+    """What the link carries has IPv4 addresses, whatever those of the Nodes are, and it has no way for others."""
     first, second = await make_pair(segment, stack)
     pod = new_netns()
     add_pod(first, pod)
