@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from coil.crd.names import NodeName, PoolName
 from coil.kube.client import KubeClient
@@ -94,6 +95,24 @@ class V1World:
         patch = f"--patch={json.dumps({'status': status})}"
         place = f"--namespace={self.pool}"
         self.plane.kubectl("patch", "pod", name, place, "--subresource=status", "--type=merge", patch)
+
+    def set_ready(self, name: str, *, ready: bool) -> None:
+        """The pod's condition, as its kubelet reports it."""
+        status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+        patch = f"--patch={json.dumps({'status': status})}"
+        place = f"--namespace={self.pool}"
+        self.plane.kubectl("patch", "pod", name, place, "--subresource=status", "--type=merge", patch)
+
+    def pod_lists(self) -> int:
+        """How often anyone has listed the pods of one namespace, by the API server's own metrics."""
+        wanted = {"verb": "LIST", "resource": "pods", "scope": "namespace"}.items()
+        return sum(
+            int(sample.value)
+            for family in text_string_to_metric_families(self.plane.request("GET", "/metrics")[1].decode())
+            if family.name == "apiserver_request"
+            for sample in family.samples
+            if wanted <= sample.labels.items()
+        )
 
     def forbid_evictions(self) -> None:
         """By a budget for all pods, of which no controller says how many it allows."""
@@ -249,6 +268,43 @@ async def test_from_v1_to_v2_while_pods_run(world: V1World) -> None:
     late = {IPv4Network(block.ipv4 or "") for block in await world.ipam.blocks()} - set(networks)
     assert late <= set(map(IPv4Network, BLOCKS))
     assert world.ipam.missing_rights() == []
+
+
+async def test_the_next_pod_of_a_workload_waits_until_a_successor_is_ready(world: V1World) -> None:
+    """Of two workloads on one node; that the successor runs is not enough."""
+    world.apply(world.migrator.run("dump", "--skip-uninstall").stdout)
+    owners = {app: controller_of(app) for app in ("db", "web")}
+    for name, address in (("db-1", "10.211.0.1"), ("db-2", "10.211.0.2"), ("web-1", "10.211.0.3")):
+        world.add_pod(name, address, node=0, **owners[name.partition("-")[0]])
+        world.set_ready(name, ready=True)
+
+    with world.migrator.start("replace", "--yes") as process:
+        wait_until(lambda: "db-1" not in world.pods(), what="the first pod has gone")
+        world.add_pod("db-3", "10.211.0.9", node=0, **owners["db"])
+        world.set_ready("db-3", ready=False)
+        before = world.pod_lists()
+        # It counts the pods that are Ready, and finds one too few each time. Nobody else lists them here.
+        wait_until(
+            lambda: world.pod_lists() >= before + 2 or process.poll() is not None,
+            what="it looks for a successor that is Ready, and looks again",
+        )
+        assert (process.poll(), world.pods()) == (None, {"db-2", "web-1", "db-3"})
+        world.set_ready("db-3", ready=True)
+        wait_until(lambda: "db-2" not in world.pods(), what="the second pod has gone")
+        world.add_pod("db-4", "10.211.0.10", node=0, **owners["db"])
+        world.set_ready("db-4", ready=True)
+        wait_until(lambda: "web-1" not in world.pods(), what="the other workload's pod has gone")
+        world.add_pod("web-2", "10.211.0.11", node=0, **owners["web"])
+        world.set_ready("web-2", ready=True)
+        _, said = process.communicate(timeout=RUN_SECONDS)
+    assert (process.returncode, world.pods()) == (0, {"db-3", "db-4", "web-2"}), said
+    assert await world.ipam.blocks() == []
+
+
+def controller_of(app: str) -> Document:
+    """The metadata of a pod that a ReplicaSet of that name makes anew."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": f"uid-of-{app}", "controller": True}
+    return {"ownerReferences": [owner]}
 
 
 async def test_what_cannot_be_converted_changes_nothing(world: V1World) -> None:
