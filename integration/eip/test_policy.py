@@ -185,6 +185,22 @@ def test_a_policy_without_a_gateway_uses_its_namespaces(world: World, gateway: G
         world.api.patch("/api/v1/namespaces/bank", {"metadata": {"labels": {label: None}}})
 
 
+def test_a_policy_before_its_gateway_lets_nothing_out_and_is_served_when_the_gateway_comes(world: World) -> None:
+    """Manifests may be applied in any order. Whether the gateway fails open is not known before it is there."""
+    name = "gw-to-come"
+    # While policies use it, a gateway stays: it goes last.
+    with (
+        ExitStack() as last,
+        world.pod("n3", app="early") as pod,
+        world.policy(name, labels={"app": "early"}) as policy,
+    ):
+        wait_until(lambda: policy.ready_reason == "GatewayNotFound", what="the policy's condition")
+        world.await_seen(pod, None)
+        last.enter_context(world.gateway("n1", "n2", name=name))
+        for family in world.families:
+            world.await_seen(pod, policy.eip(family))
+
+
 def test_policies_add_elements_and_no_rules(world: World, gateway: Gateway) -> None:
     with ExitStack() as stack:
         pod = stack.enter_context(world.pod("n3", app="few"))

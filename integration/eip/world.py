@@ -140,15 +140,17 @@ class World:
     def gateway(
         self,
         *nodes: str,
+        name: str = "",
         number: int = 2,
         families: Sequence[int] = (),
         allocation: str = "PreferUnused",
         **spec: Any,
     ) -> Iterator["Gateway"]:
         """An EgressGateway on those nodes with so many addresses of each family, by default of the cluster's, of which
-        policies get one by `allocation`; deleted at the end of the block.
+        policies get one by `allocation`; deleted at the end of the block. By default it has a name that no other one
+        has.
         """
-        gateway = Gateway(self, f"gw-{secrets.token_hex(3)}", self.take_eips(number))
+        gateway = Gateway(self, name or f"gw-{secrets.token_hex(3)}", self.take_eips(number))
         ranges = {
             "policy": allocation,
             **{f"ipv{family}": gateway.eips[family] for family in families or self.families},
