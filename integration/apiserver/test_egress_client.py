@@ -55,6 +55,7 @@ class World:
     chained_runtime: Runtime
     coild: Service
     chained_coild: Service
+    controller: Service
 
     def make_pod(self, *, names: str = "", node: str = NAME, labels: dict[str, str] | None = None) -> PodName:
         """A Pod on the node, whose annotation names Egresses of the namespace `NET`."""
@@ -92,6 +93,16 @@ class World:
         """Change the pod's annotation, or remove it."""
         annotation = f"egress.coil.cybozu.com/{NET}" + ("-" if names is None else f"={names}")
         self.node.plane.kubectl("annotate", "--overwrite", f"--namespace={APPS}", "pod", pod.name, annotation)
+
+    def await_pods_known(self) -> None:
+        """Until the coild of the first node has all pods of its node in its cache."""
+        path = f"/api/v1/pods?fieldSelector=spec.nodeName={NAME}"
+
+        def are_known() -> bool:
+            known = self.node.coild_metrics().get('informer_objects{resource="pods"}')
+            return known == len(self.node.plane.read(path)["items"])
+
+        wait_until(are_known, what="coild knows the pods")
 
     def report(self, pod: PodName, addresses: list[str]) -> None:
         """The pod's addresses in its status, as its kubelet does it."""
@@ -140,6 +151,7 @@ def world(plane: ControlPlane) -> Iterator[World]:
             chained.install_plugin(),
             node.start_coild("--cooling=500ms", FAIL_CLOSED),
             chained.start_coild("--enable-ipam=false", "--addressblock-gc-interval=200ms", FAIL_CLOSED),
+            controller,
         )
         try:
             yield world
@@ -257,6 +269,28 @@ def test_a_pod_that_the_api_server_does_not_know_waits(world: World, start: Star
     elsewhere = world.make_pod(node=CHAINED)
     assert f"is bound to node '{CHAINED}'" in refusal(world, start(elsewhere))
     assert adds(world, start(pod))
+
+
+def test_while_the_api_server_accepts_and_is_silent_a_pod_whose_egress_is_not_known_waits(
+    world: World, start: Start
+) -> None:
+    pod, plain, unseen = world.make_pod(names="silent"), world.make_pod(), world.make_pod(names="silent")
+    world.await_pods_known()
+    # The node has addresses from now on.
+    assert world.runtime.add_at_last(start(plain))
+    asked, other, by_name = (start(name) for name in (pod, plain, PodName(APPS, unseen.name)))
+    with world.node.plane.silent_apiserver():
+        # It gives the API server a moment, and not all of the time that the runtime gives it.
+        said = refusal(world, asked)
+        assert f"the API server did not return Egress {NET}/silent: no answer in time" in said
+        # Nor does it start a pod of which it does not know whether it has an annotation.
+        said = refusal(world, by_name)
+        assert f"the API server did not return Pod {APPS}/{unseen.name}: no answer in time" in said
+        assert adds(world, other)
+    # The election may have been lost meanwhile.
+    world.controller.ensure_running()
+    wait_until(lambda: f"there is no Egress {NET}/silent" in refusal(world, start(pod)), what="the answer")
+    wait_until(lambda: "EgressUnknown" in world.told(pod), what="the Event")
 
 
 def test_it_fails_open_only_if_told_so(world: World, start: Start) -> None:

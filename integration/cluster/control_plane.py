@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -168,6 +169,16 @@ class ControlPlane:
         """End the API server and start it again; returns when it is ready."""
         self.stop_apiserver()
         self.start_apiserver()
+
+    @contextmanager
+    def silent_apiserver(self) -> Iterator[None]:
+        """For the block, the API server is stopped as a process: connections are accepted, and nothing is answered."""
+        assert self._apiserver is not None, "the API server runs"
+        self._apiserver.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._apiserver.send_signal(signal.SIGCONT)
 
     def compact_etcd(self) -> int:
         """Forget every old revision, so that watches and continued lists from before get 410; returns the current one.
