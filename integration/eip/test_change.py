@@ -5,7 +5,9 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from integration.egress.capture import Capture
 from integration.eip.families import in_all_families
+from integration.eip.flow import Dialogue, Flow
 from integration.eip.node import TABLE
 from integration.eip.solicitor import Solicitor
 from integration.eip.world import Gateway, World
@@ -142,6 +144,45 @@ def test_a_planned_move_has_one_holder_at_a_time(world: World) -> None:
             assert heard.ports(eip) == ["n1", "n2"]
         assert world.node("n1").eips() == set()
         assert policy.wait_placed() == "n2"
+
+
+@in_all_families
+def test_an_address_is_moved_by_hand_under_a_conversation(world: World) -> None:
+    """To the node that the gateway prefers for it, there and back; the other address of the pair goes along."""
+    with ExitStack() as stack:
+        gateway = stack.enter_context(world.gateway("n1", "n2", number=1))
+        pod = stack.enter_context(world.pod("n3", app="by-hand"))
+        policy = stack.enter_context(world.policy(gateway, labels={"app": "by-hand"}))
+        eips = [policy.eip(family) for family in world.families]
+        for eip in eips:
+            world.await_seen(pod, eip)
+        first = policy.wait_placed()
+        second = "n2" if first == "n1" else "n1"
+        # What nodes said of the addresses before is of no interest.
+        heard = stack.enter_context(world.announcements())
+        stack.enter_context(Solicitor(world.server.netns, world.server.addresses, *eips))
+        capture = stack.enter_context(Capture(world.server.netns))
+        servers = [world.server.addresses[family] for family in world.families]
+        flows = [stack.enter_context(Flow(pod, world.server, server)) for server in servers]
+        dialogues = [stack.enter_context(Dialogue(pod, world.server, server)) for server in servers]
+        for eip in eips:
+            heard.await_last(eip, first)
+        for target in (second, first):
+            former = world.node(policy.node)
+            gateway.change(nodeSelector={"preferredNodes": [{"eip": eips[0], "node": target}]})
+            for eip in eips:
+                heard.await_last(eip, target)
+            assert policy.wait_placed(elsewhere=former.name) == target
+            assert world.node(target).eips() >= {*eips}
+            assert not former.eips() & {*eips}
+            for flow, dialogue in zip(flows, dialogues, strict=True):
+                flow.await_answer()
+                dialogue.await_rounds(10, after=dialogue.rounds)
+        for eip in eips:
+            assert heard.ports(eip) == [first, second, first], "one node at a time speaks for it"
+        assert [dialogue.seen for dialogue in dialogues] == eips
+        ports = {flow.port for flow in flows}
+        assert {str(packet.source) for packet in capture.select(lambda packet: packet.port in ports)} == {*eips}
 
 
 @in_all_families
