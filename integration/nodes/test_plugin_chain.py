@@ -7,7 +7,7 @@ Both act at the host's end of the pod's veth: portmap by the pod's addresses, ba
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,11 @@ def chain(coil: CoilCluster) -> Iterator[CoilCluster]:
     copies = [Path(shutil.copy2(CNI_PLUGINS / name, node.cni_bin_dir)) for name in PLUGINS for node in coil.nodes]
     coil.release.upgrade({"cni.after": AFTER})
     coil.release.wait_rolled_out(COILD)
-    wait_until_clean(
-        lambda: [node.name for node in coil.nodes if not runtime_knows(node, "portmap")], after="an upgrade"
-    )
+    await_configuration(coil, lambda node: runtime_knows(node, "portmap"))
     yield coil
     coil.release.upgrade({})
     coil.release.wait_rolled_out(COILD)
-    wait_until_clean(lambda: [node.name for node in coil.nodes if runtime_knows(node, "portmap")], after="the next one")
+    await_configuration(coil, lambda node: not runtime_knows(node, "portmap"))
     for copy in copies:
         copy.unlink()
     # portmap's own chains, which every host port goes through, are there to stay.
@@ -67,8 +65,25 @@ def room(chain: CoilCluster) -> Iterator[Room]:
         yield opened
 
 
-def runtime_knows(node: Node, plugin: str) -> bool:
-    """Whether the configuration that containerd has read names the plugin.
+@pytest.fixture
+def as_in_coil_v2(chain: CoilCluster) -> Iterator[CoilCluster]:
+    """With the version and the plugins of Coil v2's configuration, as docs/upgrade.md keeps them."""
+    chain.release.upgrade({"cni.version": "0.4.0", "cni.after": AFTER[:1]})
+    chain.release.wait_rolled_out(COILD)
+    await_configuration(chain, lambda node: runtime_knows(node, "0.4.0"))
+    yield chain
+    chain.release.upgrade({"cni.after": AFTER})
+    chain.release.wait_rolled_out(COILD)
+    await_configuration(chain, lambda node: runtime_knows(node, "bandwidth"))
+
+
+def await_configuration(coil: CoilCluster, is_read: Callable[[Node], bool]) -> None:
+    """Until containerd has read what the installer has written last, on every node."""
+    wait_until_clean(lambda: [node.name for node in coil.nodes if not is_read(node)], after="an upgrade")
+
+
+def runtime_knows(node: Node, text: str) -> bool:
+    """Whether the configuration that containerd has read has this text in it, such as a plugin's name.
 
     RuntimeService.Status of the CRI, asked with `verbose`: the answer has the configuration's text in it.
     """
@@ -76,7 +91,7 @@ def runtime_knows(node: Node, plugin: str) -> bool:
         status = channel.unary_unary("/runtime.v1.RuntimeService/Status")
         answer: bytes = status(b"\x08\x01", timeout=60)
     assert b"k8s-pod-network" in answer
-    return plugin.encode() in answer
+    return text.encode() in answer
 
 
 def published(room: Room, name: str, node: Node) -> dict[str, Any]:
@@ -150,6 +165,25 @@ def test_nothing_is_left_of_a_pod_that_is_deleted(chain: CoilCluster) -> None:
         for version in ADDRESSES:
             assert chain.nodes[0].run([*FETCH, node_url(node, version)]) == "next\n"
     wait_until_clean(lambda: leftovers(kernel, addresses, link), after="the last one was deleted")
+
+
+def test_with_the_configuration_of_coil_v2_the_host_port_leads_to_the_pod(as_in_coil_v2: CoilCluster) -> None:
+    """portmap is given Coil's result in the version 0.4.0, at ADD and at DEL."""
+    # On the first node, another pod may have the port.
+    there, here = as_in_coil_v2.nodes
+    kernel = as_in_coil_v2.kernel(here)
+    with as_in_coil_v2.room() as room:
+        room.run(published(room, "as-before", here))
+        [pod] = room.pods()
+        addresses = [address for address in pod.addresses if address]
+        link = host_link(kernel, room, "as-before")
+        for version in ADDRESSES:
+            for asking in (there, here):
+                assert asking.run([*FETCH, node_url(here, version)]) == "as-before\n"
+        # It is portmap that has made it lead there, and not coild.
+        assert any("CNI-DN-" in rule for rule in leftovers(kernel, addresses, link))
+        room.kubectl("delete", "pod", "as-before", "--timeout=180s")
+        wait_until_clean(lambda: leftovers(kernel, addresses, link), after="the pod was deleted")
 
 
 def host_link(kernel: KernelState, room: Room, pod: str) -> str:
