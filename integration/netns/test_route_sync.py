@@ -96,6 +96,30 @@ async def test_table_numbers_beyond_a_byte(network: HostNetwork, host: Netns) ->
     assert await network.pod_routes(70_000) == [route]
 
 
+async def test_the_source_of_a_route_comes_changes_and_goes_in_one_step(network: HostNetwork, host: Netns) -> None:
+    for address in ("10.7.0.9/32", "10.7.0.10/32", "fd07::9/128", "fd07::10/128"):
+        host.ip("address", "add", address, "dev", "lo")
+    networks: list[IPNetwork] = [IPv4Network("203.0.113.0/24"), IPv6Network("2001:db8:1::/64")]
+    for sources in ((None, None), ("10.7.0.9", "fd07::9"), ("10.7.0.10", "fd07::10"), (None, None)):
+        wanted = [
+            Route(
+                destination=destination,
+                device=LinkName("lo"),
+                table=118,
+                protocol=30,
+                source=None if source is None else ip_address(source),
+            )
+            for destination, source in zip(networks, sources, strict=True)
+        ]
+        changes = await network.sync_routes(table=118, protocol=30, wanted=wanted)
+        assert (changes.clears, changes.deletes) == ((), ())
+        found = [host.read(family, "route", "show", "table", "118") for family in ("-4", "-6")]
+        assert [[entry.get("prefsrc") for entry in entries] for entries in found] == [[source] for source in sources]
+        assert not await network.sync_routes(table=118, protocol=30, wanted=wanted)
+    await network.sync_routes(table=118, protocol=30, wanted=[])
+    assert table(host, 118) == set()
+
+
 async def test_thousands_of_routes(network: HostNetwork, host: Netns) -> None:
     blocks: list[IPNetwork] = [IPv4Network((0x0A000000 + number * 32, 27)) for number in range(5000)]
     assert await sync(network, blocks) == 5000

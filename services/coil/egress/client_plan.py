@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
-from coil.egress.gateway import ClientSpec, Gateway, Replies, TunnelPolicy, Uplink
+from coil.egress.gateway import UPLINK, ClientSpec, Gateway, Replies, TunnelPolicy, Uplink
 from coil.egress.private_network import LINK_LOCAL_NETWORKS, PRIVATE_NETWORKS, is_private, is_within
 from coil.egress.reply_plan import REPLY_PRIORITY, plan_reply_marks, plan_reply_routes, plan_reply_rules
 from coil.egress.router_plan import source_port_number
@@ -205,7 +205,7 @@ class _Draft:
         if claimed:
             self.tunnels.setdefault(tunnel.name, tunnel)
         for network in claimed:
-            self.routes[network] = self._route(network, tunnel.name)
+            self.routes[network] = self._route(network, tunnel)
 
     def block(self, networks: Iterable[IPNetwork]) -> None:
         """Make unreachable what of these, and of what had no tunnel, is not routed. To be called after all `add`s."""
@@ -262,10 +262,13 @@ class _Draft:
         self._owners[network] = gateway.name
         return True
 
-    def _route(self, network: IPNetwork, device: LinkName) -> Route:
+    def _route(self, network: IPNetwork, tunnel: Tunnel) -> Route:
         policy = self._spec.policy
         table = policy.private_table if is_private(network) else policy.public_table
-        return Route(destination=network, device=device, table=table, protocol=policy.protocol)
+        # A tunnel has no address, so the kernel takes one of the first link that has any: as a rule, of eth0. Where the
+        # tunnel starts from another link, the router knows the pod by another address and would drop that.
+        source = tunnel.local if policy.uplink != UPLINK else None
+        return Route(destination=network, device=tunnel.name, table=table, protocol=policy.protocol, source=source)
 
     def bypasses(self) -> Iterable[Route]:
         """What keeps the tunnels' own packets out of the tunnels."""

@@ -53,9 +53,9 @@ def plan_reply_rules(uplink: Uplink, families: Collection[Family], policy: Tunne
 
 
 def plan_reply_routes(uplink: Uplink, families: Collection[Family], policy: TunnelPolicy) -> tuple[Route, ...]:
-    """The uplink's routes of the main table once more."""
+    """The uplink's routes of the main table once more; a reply has its source already."""
     return tuple(
-        replace(route, table=reply_table(uplink), protocol=policy.protocol)
+        replace(route, table=reply_table(uplink), protocol=policy.protocol, source=None)
         for route in uplink.routes
         if route.family in families
     )

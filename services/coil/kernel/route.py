@@ -73,6 +73,7 @@ class Route:
 
     `table`, `protocol` and `scope` are open number ranges; the enums above hold the well-known ones. `metric`
     0 is the kernel's default of the family. `onlink`: the gateway is on the link, whatever the link's networks are.
+    `source` is the address that packets have if their sender has chosen none; it must be one of the namespace.
     """
 
     destination: IPNetwork
@@ -84,8 +85,11 @@ class Route:
     type: RouteType = RouteType.UNICAST
     metric: int = 0
     onlink: bool = False
+    source: IPAddress | None = None
 
     def __post_init__(self) -> None:
+        if self.source is not None and self.source.version != self.destination.version:
+            raise ValueError(f"source {self.source} is not of the family of {self.destination}")
         if self.gateway is not None and self.gateway.version != self.destination.version:
             raise ValueError(f"gateway {self.gateway} is not of the family of {self.destination}")
         if self.destination.version == 6 and self.scope != RouteScope.UNIVERSE:
@@ -108,7 +112,8 @@ class Route:
     def __str__(self) -> str:
         via = f" via {self.gateway}" if self.gateway else ""
         device = f" dev {self.device}" if self.device else ""
-        return f"route {self.destination}{via}{device} table {int(self.table)} proto {int(self.protocol)}"
+        source = f" src {self.source}" if self.source else ""
+        return f"route {self.destination}{via}{device}{source} table {int(self.table)} proto {int(self.protocol)}"
 
 
 def link_scope(destination: IPNetwork) -> RouteScope:
@@ -184,4 +189,5 @@ def _order(route: Route) -> tuple[object, ...]:
         int(route.scope),
         int(route.type),
         route.onlink,
+        str(route.source or ""),
     )

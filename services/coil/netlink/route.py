@@ -56,6 +56,7 @@ _RTA_DST = 1
 _RTA_OIF = 4
 _RTA_GATEWAY = 5
 _RTA_PRIORITY = 6
+_RTA_PREFSRC = 7
 _RTA_MULTIPATH = 9
 _RTA_TABLE = 15
 _RTA_VIA = 18  # a gateway of the other family, RFC 5549
@@ -88,6 +89,8 @@ def _route_body(route: Route, index: int, *, scope: int, type_: int) -> bytes:
     body += attribute(_RTA_DST, network.network_address.packed) + attribute_u32(_RTA_TABLE, route.table)
     if route.gateway is not None:
         body += attribute(_RTA_GATEWAY, route.gateway.packed)
+    if route.source is not None:
+        body += attribute(_RTA_PREFSRC, route.source.packed)
     if index:
         body += attribute_u32(_RTA_OIF, index)
     metric = route.effective_metric
@@ -169,6 +172,7 @@ def parse_route(body: bytes, names: Mapping[int, LinkName]) -> Route | None:
         return None
     destination = attributes.get(_RTA_DST)
     gateway = attributes.get(_RTA_GATEWAY)
+    source = attributes.get(_RTA_PREFSRC)
     metric = parse_u32(attributes[_RTA_PRIORITY]) if _RTA_PRIORITY in attributes else 0
     ipv6 = family == Family.IPV6
     return Route(
@@ -181,6 +185,7 @@ def parse_route(body: bytes, names: Mapping[int, LinkName]) -> Route | None:
         type=RouteType(type_),
         metric=0 if ipv6 and metric == IP6_DEFAULT_METRIC else metric,
         onlink=bool(flags & _RTNH_F_ONLINK),
+        source=ip_address(source) if source is not None else None,
     )
 
 

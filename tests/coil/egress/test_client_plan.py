@@ -282,6 +282,16 @@ def test_a_family_without_destinations_is_nobodys_trouble() -> None:
     assert ([tunnel.family for tunnel in planned.tunnels], planned.problems) == ([Family.IPV4], ())
 
 
+def test_by_another_link_than_eth0_packets_have_that_links_address() -> None:
+    """The kernel would take the address of eth0, which the router does not know."""
+    nat = gateway("a/nat", "10.68.0.1 fd68::1", "0.0.0.0/0 10.9.0.0/16 ::/0")
+    planned = plan(nat, uplink=replace(UPLINK, name=LinkName("net1")), policy=TunnelPolicy(uplink=LinkName("net1")))
+    led = {route.destination: route.source for route in planned.routes if route.type is RouteType.UNICAST}
+    sources = {"0.0.0.0/0": POD4, "10.9.0.0/16": POD4, "::/0": POD6}
+    assert led == {ip_network(network): source for network, source in sources.items()}
+    assert {route.source for route in plan(nat).routes} == {None}, "eth0 comes first anyway"
+
+
 def test_link_local_destinations_are_reported() -> None:
     planned = plan(gateway("a/nat", "10.68.0.1", "169.254.169.254/32 0.0.0.0/0"))
     assert problems(planned) == ["a/nat: 169.254.169.254/32 is link-local, which never leaves by a tunnel"]

@@ -134,10 +134,14 @@ DEFAULT = Route(destination=IPv6Network("::/0"), gateway=IPv6Address("fe80::1"),
 ONLINK = Route(
     destination=IPv4Network("0.0.0.0/0"), gateway=ip_address("172.31.0.5"), device=ETH0, table=0x26000100, onlink=True
 )
+SOURCE4 = Route(
+    destination=IPv4Network("0.0.0.0/0"), device=ETH0, table=118, protocol=30, source=ip_address("10.7.0.9")
+)
+SOURCE6 = Route(destination=IPv6Network("::/0"), device=ETH0, table=118, protocol=30, source=ip_address("fd07::9"))
 NO_DEVICE = Route(destination=IPv4Network("10.64.0.0/27"), device=None, table=119, protocol=30, metric=9)
 
 
-@pytest.mark.parametrize("route", [POD_ROUTE, BIG_TABLE, DEFAULT, ONLINK, NO_DEVICE])
+@pytest.mark.parametrize("route", [POD_ROUTE, BIG_TABLE, DEFAULT, ONLINK, SOURCE4, SOURCE6, NO_DEVICE])
 @pytest.mark.parametrize("verb", [new_route, replace_route, delete_route])
 def test_a_route(route: Route, verb: Any) -> None:
     request = verb(route, 7 if route.device else 0)
@@ -147,6 +151,7 @@ def test_a_route(route: Route, verb: Any) -> None:
     assert (message["proto"], message["scope"], message.get("table")) == (route.protocol, route.scope, route.table)
     assert message.get("dst") == str(network.network_address)
     assert message.get("gateway") == (str(route.gateway) if route.gateway else None)
+    assert message.get("prefsrc") == (str(route.source) if route.source else None)
     assert message.get("oif") == (7 if route.device else None)
     assert message["flags"] == (4 if route.onlink else 0)
     assert message.get("priority") == (1024 if network.version == 6 else route.metric or None)
