@@ -28,6 +28,10 @@ OUTSIDE: Final[dict[Family, IPNetwork]] = {
     Family.IPV4: IPv4Network("203.0.113.0/24"),
     Family.IPV6: IPv6Network("2001:db8:1::/64"),
 }
+_PODS: Final[dict[Family, IPNetwork]] = {
+    Family.IPV4: IPv4Network("10.64.0.0/24"),
+    Family.IPV6: IPv6Network("fd64::/64"),
+}
 SERVICE: Final[dict[Family, IPAddress]] = {
     Family.IPV4: IPv4Address("10.96.0.10"),
     Family.IPV6: IPv6Address("fd96::10"),
@@ -43,11 +47,13 @@ class Host:
     link: str
     routes: dict[Family, str]
     """To what is behind the node."""
+    uplink: str = "eth0"
+    """The host's own end of that link."""
 
     def at_node(self) -> list[str]:
         """What makes the node's end of the link, for `ip -batch`."""
         return [
-            f"link add {self.link} mtu 1500 type veth peer name eth0 netns {self.netns.name}",
+            f"link add {self.link} mtu 1500 type veth peer name {self.uplink} netns {self.netns.name}",
             f"link set {self.link} up",
             f"address add {GATEWAYS[Family.IPV4]}/32 dev {self.link}",
             f"address add {GATEWAYS[Family.IPV6]}/64 dev {self.link} nodad",
@@ -56,12 +62,13 @@ class Host:
 
     def inside(self) -> list[str]:
         """What makes the other end, for `ip -batch`."""
-        gateway = [f"route add {GATEWAYS[Family.IPV4]} dev eth0"] if Family.IPV4 in self.addresses else []
+        own = f"dev {self.uplink}"
+        gateway = [f"route add {GATEWAYS[Family.IPV4]} {own}"] if Family.IPV4 in self.addresses else []
         return [
-            "link set eth0 up",
-            *(f"address add {address} dev eth0{_NODAD[family]}" for family, address in self.addresses.items()),
+            f"link set {self.uplink} up",
+            *(f"address add {address} {own}{_NODAD[family]}" for family, address in self.addresses.items()),
             *gateway,
-            *(f"route add {target} via {GATEWAYS[family]} dev eth0" for family, target in self.routes.items()),
+            *(f"route add {target} via {GATEWAYS[family]} {own}" for family, target in self.routes.items()),
         ]
 
 
@@ -117,6 +124,15 @@ class NatStage:
         self._connect(host)
         return host
 
+    def add_second_interface(self, netns: Netns, number: int) -> Host:
+        """Give the namespace `net1` with the addresses of a pod of that number, and routes to pods by it alone."""
+        networks = {family: str(_PODS[family]) for family in self.families}
+        host = Host(
+            netns=netns, addresses=self._pod_addresses(number), link=f"pod{number}", routes=networks, uplink="net1"
+        )
+        self._connect(host)
+        return host
+
     def _create_netns(self, number: int) -> list[Netns]:
         made = create_netns(number)
         self._stack.callback(delete_netns, made)
@@ -126,11 +142,7 @@ class NatStage:
         return made
 
     def _pod_addresses(self, number: int) -> dict[Family, IPAddress]:
-        addresses: dict[Family, IPAddress] = {
-            Family.IPV4: IPv4Address("10.64.0.0") + number,
-            Family.IPV6: IPv6Address("fd64::") + number,
-        }
-        return {family: addresses[family] for family in self.families}
+        return {family: _PODS[family][number] for family in self.families}
 
     def _pod(self, netns: Netns, link: str, addresses: dict[Family, IPAddress]) -> Host:
         return Host(netns=netns, addresses=addresses, link=link, routes=dict.fromkeys(addresses, "default"))
@@ -144,7 +156,7 @@ class NatStage:
         for host in hosts:
             host.netns.ip_batch(host.inside())
         for host in hosts:
-            for end, name in ((self.node, host.link), (host.netns, "eth0")):
+            for end, name in ((self.node, host.link), (host.netns, host.uplink)):
                 wait_until(partial(_has_own_address, end, name), what=f"{name} has its link-local address")
                 wait_until(partial(_is_operational, end, name), what=f"{name} is told of as up")
 

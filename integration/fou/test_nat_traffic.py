@@ -9,8 +9,9 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from coil.egress.gateway import Replies, SourcePort
+from coil.egress.gateway import Replies, SourcePort, TunnelPolicy
 from coil.kernel.family import Family, IPAddress
+from coil.kernel.link import LinkName
 from coil.kernel.route import DEFAULT_NETWORKS
 from integration.fou.nat_world import SECONDS, NatWorld, ask, bound, lines, unbound
 from integration.nat_stage import OUTSIDE, SERVICE, Host, NatStage
@@ -217,6 +218,51 @@ async def test_a_fixed_port_lets_the_service_answer(world: NatWorld, family: Fam
     client = stage.client.addresses[family]
     ends = [(packet.source, packet.destination) for packet in wire.packets()]
     assert ends == [(client, SERVICE[family]), (SERVICE[family], client)]
+
+
+def plug_elsewhere(world: NatWorld) -> Host:
+    """A pod with eth0 in the network of another plugin, and the default routes there; `net1` leads to pods."""
+    stage = world.stage
+    pod, elsewhere = stage.new_netns(), stage.new_netns()
+    pod.ip("link", "add", "eth0", "type", "veth", "peer", "name", "other", "netns", elsewhere.name)
+    elsewhere.ip("link", "set", "other", "up")
+    pod.ip_batch(
+        [
+            "link set eth0 up",
+            "address add 10.99.0.2/24 dev eth0",
+            "address add fd99::2/64 dev eth0 nodad",
+            "route add default via 10.99.0.1",
+            "route add default via fd99::1",
+        ]
+    )
+    return stage.add_second_interface(pod, 6)
+
+
+@families
+@source_ports
+async def test_the_tunnel_of_another_interface_than_eth0(
+    world: NatWorld, family: Family, source_port: SourcePort
+) -> None:
+    """It starts from that interface's address, has its MTU, and nothing leaves by eth0."""
+    pod = plug_elsewhere(world)
+    pod.netns.ip("link", "set", "net1", "mtu", "1400")
+    await world.router.add_peers(tuple(pod.addresses.values()), source_port)
+    policy = TunnelPolicy(uplink=LinkName("net1"))
+    await world.sync(world.gateway(source_port=source_port), host=pod, policy=policy)
+    own, router = pod.addresses[family], world.stage.router.addresses[family]
+    with Capture(pod.netns, "net1") as wire, Capture(pod.netns, "eth0") as other:
+        assert ask(pod, world.stage.outside, family) == router
+    assert [(packet.source, packet.destination, packet.inner is not None) for packet in wire.packets()] == [
+        (own, router, True),
+        (router, own, True),
+    ]
+    assert wire.packets()[0].inner.source == own  # type: ignore[union-attr]
+    assert other.packets() == []
+    mtu = 1400 - (28 if family is Family.IPV4 else 48)
+    assert mtu in {link["mtu"] for link in pod.netns.read("link") if link["ifname"].startswith("fou")}
+    await world.sync(host=pod, policy=policy)
+    version = "-4" if family is Family.IPV4 else "-6"
+    assert not lines(pod.netns, "ip", version, "route", "show", "table", "all", "proto", "30")
 
 
 @families
