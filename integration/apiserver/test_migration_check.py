@@ -1,25 +1,19 @@
-"""`coil-migrator check` as a person runs it: on a real API server, with what Coil v2's manifests put there, and with
-what egressgateway 0.6 has.
-"""
+"""`coil-migrator check` as a person runs it: on a real API server, with what Coil v2's manifests put there."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 import pytest
 import yaml
 
-from integration.apiserver.egressgateway_kinds import DEFINITIONS, GROUP
 from integration.apiserver.without_rules import without_rules
 from integration.cluster.control_plane import ControlPlane
 from integration.cluster.process import marked_environment
-from integration.helm.chart import CHART, render
-from integration.patience import wait_until
-from tests.coil_migrator.check.egressgateway_0_6 import API, FEATURE, PROGRAMS, gateway_document, policy_document
+from integration.helm.chart import render
 
 pytestmark = pytest.mark.apiserver
 
@@ -99,12 +93,8 @@ class Scene:
     plane: ControlPlane
 
     def check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.migrator("check", *arguments)
-
-    def migrator(self, command: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "coil_migrator", command, f"--kubeconfig={self.plane.admin_kubeconfig}", *arguments],
-            input=stdin,
+            [sys.executable, "-m", "coil_migrator", "check", f"--kubeconfig={self.plane.admin_kubeconfig}", *arguments],
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -166,132 +156,3 @@ def test_no_answer_is_no_verdict(scene: Scene) -> None:
     assert (answer.returncode, answer.stdout) == (1, "")
     assert "/nowhere" in answer.stderr
     assert scene.check("-o", "yaml").returncode == 2
-
-
-SHOP = "check-shop"
-TODAY = "203.0.113.6"
-POOLS = {"ipv4": ["203.0.113.1-203.0.113.6"], "ipv4DefaultEIP": "203.0.113.4"}
-SELECTOR = {"policy": "doing", "selector": {"matchLabels": {"egress": "true"}}}
-FINALIZERS = [f"{GROUP}/egresstunnel"]
-THEIRS = [
-    of("Namespace", SHOP),
-    of("ConfigMap", "egressgateway", SYSTEM, data={"conf.yml": FEATURE.replace("port: 7789", "port: 4790")}),
-    *PROGRAMS,
-    gateway_document("office", ippools=POOLS, nodeSelector=SELECTOR),
-    policy_document("web", SHOP),
-    policy_document("free", SHOP, egressIP={"allocatorPolicy": "rr"}),
-    policy_document("lost", SHOP, egressIP={"allocatorPolicy": "rr"}),
-    policy_document("both", SHOP, appliedTo={"podSelector": {"matchLabels": {"a": "b"}}, "podSubnet": ["10.0.0.0/8"]}),
-    policy_document("all", destSubnet=["198.51.100.0/24"]),
-    of("EgressClusterInfo", "default", api=API, spec={"extraCidr": ["10.99.0.0/16"]}),
-    of("EgressTunnel", "node-1", api=API, metadata={"finalizers": FINALIZERS}, spec={}),
-    of(
-        "EgressEndpointSlice",
-        "web-abcde",
-        SHOP,
-        api=API,
-        metadata={"labels": {"spidernet.io/policy-name": "web"}},
-        endpoints=[{"ns": SHOP, "pod": "web-1", "ipv4": ["10.0.0.1"], "node": "node-1"}],
-    ),
-]
-# An EgressClusterPolicy has no namespace; that of `lost` was forgotten.
-EIPS: list[Document] = [
-    {"ipv4": TODAY, "policies": [{"name": "free", "namespace": SHOP}]},
-    {"ipv4": "203.0.113.4", "policies": [{"name": "all"}, {"name": "web", "namespace": SHOP}]},
-]
-STATUSES: dict[tuple[str, ...], Document] = {
-    ("egresspolicy", "web", f"--namespace={SHOP}"): {"eip": {"ipv4": "203.0.113.4"}, "node": "node-1"},
-    ("egresspolicy", "free", f"--namespace={SHOP}"): {"eip": {"ipv4": TODAY}, "node": "node-1"},
-    ("egresspolicy", "lost", f"--namespace={SHOP}"): {"eip": {"ipv4": "203.0.113.5"}, "node": "node-1"},
-    ("egressclusterpolicy", "all"): {"eip": {"ipv4": "203.0.113.4"}, "node": "node-1"},
-    ("egressgateway", "office"): {"nodeList": [{"name": "node-1", "status": "Ready", "eips": EIPS}]},
-}
-
-
-@pytest.fixture
-def former() -> Iterator[Scene]:
-    """A cluster of its own, with egressgateway's kinds and objects and nothing of Coil's: kinds cannot be exchanged
-    under the feet of others.
-    """
-    with ControlPlane.start() as plane:
-        plane.kubectl("create", "--filename=-", stdin=yaml.safe_dump_all(DEFINITIONS))
-        names = {definition["spec"]["names"]["plural"] for definition in DEFINITIONS}
-        wait_until(lambda: names <= served(plane), what="the kinds are served")
-        plane.kubectl("create", "--filename=-", stdin=yaml.safe_dump_all(THEIRS))
-        for words, status in STATUSES.items():
-            patch = json.dumps({"status": status})
-            plane.kubectl("patch", *words, "--subresource=status", "--type=merge", f"--patch={patch}")
-        yield Scene(plane)
-
-
-def served(plane: ControlPlane) -> set[str]:
-    """The kinds of egressgateway's group that can be listed."""
-    status, answer = plane.request("GET", f"/apis/{API}")
-    found = {resource["name"] for resource in json.loads(answer)["resources"]} if status == HTTPStatus.OK else set()
-    kinds = {name for name in found if "/" not in name}
-    return {kind for kind in kinds if plane.request("GET", f"/apis/{API}/{kind}")[0] == HTTPStatus.OK}
-
-
-def test_a_cluster_of_egressgateway(former: Scene) -> None:
-    """What the check says to do is done, in the order of docs/upgrade.md."""
-
-    def findings(*severities: str) -> dict[str, list[Document]]:
-        found: dict[str, list[Document]] = {}
-        answer = former.check("-o", "json")
-        assert answer.stderr == ""
-        for finding in json.loads(answer.stdout)["findings"]:
-            if finding["severity"] in severities:
-                found.setdefault(finding["subject"], []).append(finding)
-        return found
-
-    def mended() -> set[str]:
-        return set(findings("must-mend"))
-
-    kubectl = former.plane.kubectl
-    assert mended() == {f"EgressPolicy {SHOP}/both"}
-    document = json.loads(former.check("-o", "json").stdout)
-    assert document["values"]["eip"] == {
-        "enabled": True,
-        "egressPolicies": True,
-        "tunnelPort": 4790,
-        "announcedInterfacesToExclude": ["^cali.*", "br-*"],
-        "clusterCIDR": ["10.99.0.0/16"],
-    }
-    render(document["values"])
-    changed = findings("changes")
-    assert {"EgressTunnel node-1", f"EgressEndpointSlice {SHOP}/web-abcde"} <= set(changed)
-    assert {each for each in changed if "Policy" in each} == {f"EgressPolicy {SHOP}/lost"}
-
-    kinds = "egressgateways,egresspolicies,egressclusterpolicies"
-    backup = kubectl("get", kinds, "--all-namespaces", "--output=yaml")
-    converted = former.migrator("convert", "--pin", "-f", "-", stdin=backup)
-    assert (converted.returncode, converted.stderr) == (0, "")
-
-    for each in PROGRAMS:
-        kubectl("delete", each["kind"], each["metadata"]["name"], f"--namespace={SYSTEM}")
-    left = {each for each in mended() if not each.startswith("CustomResourceDefinitions")}
-    assert left == {f"EgressPolicy {SHOP}/both", "EgressTunnel node-1"}
-    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=converted.stdout)
-    kubectl("patch", "egressgateway", "office", "--type=merge", '--patch={"metadata": {"finalizers": []}}')
-    kubectl("patch", "egresstunnel", "node-1", "--type=merge", '--patch={"metadata": {"finalizers": []}}')
-    kubectl("delete", "egresstunnels", "--all")
-    kubectl("delete", "egressendpointslices", "--all-namespaces", "--selector=spidernet.io/policy-name")
-    kubectl("delete", "customresourcedefinition", f"egressclusterendpointslices.{GROUP}")
-    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CHART / 'crds'}")
-
-    assert mended() == set()
-
-    def read_gateway() -> Document:
-        found: Document = json.loads(kubectl("get", "egressgateway", "office", "--output=json"))
-        return found
-
-    # The API server takes a definition in some time after it has accepted it.
-    wait_until(lambda: "failPolicy" in read_gateway()["spec"], what="the chart's schema is served")
-    gateway = read_gateway()
-    assert gateway["spec"]["ippools"] == POOLS
-    assert (gateway["spec"]["failPolicy"], gateway["spec"]["nodeSelector"]["policy"]) == ("Closed", "doing")
-    assert gateway["status"]["nodeList"][0]["eips"] == EIPS
-    assert "finalizers" not in gateway["metadata"]
-    for name, address in (("free", TODAY), ("lost", "203.0.113.5")):
-        pinned = json.loads(kubectl("get", "egp", name, f"--namespace={SHOP}", "--output=json"))
-        assert pinned["spec"]["egressIP"] == {"allocatorPolicy": "rr", "useNodeIP": False, "ipv4": address}

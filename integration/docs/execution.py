@@ -35,10 +35,18 @@ class Execution:
     variables: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 180.0
 
-    def run(self, block: Block, *, node: NodeShell | None = None, variables: Mapping[str, str] | None = None) -> str:
+    def run(
+        self,
+        block: Block,
+        *,
+        node: NodeShell | None = None,
+        variables: Mapping[str, str] | None = None,
+        code: int = 0,
+    ) -> str:
         """Commands by `sh -eu`, manifests by `kubectl apply`; returns what a terminal would show. Raises BlockError.
 
         A block for a node wants `node`, and gives its standard output only. `variables` come in addition, and win.
+        Commands of an admin must end with `code`.
         """
         more = variables or {}
         if not isinstance(block.mark, Run):
@@ -48,18 +56,24 @@ class Execution:
         if block.language != COMMANDS:
             raise BlockError(f"{block}: a block of {block.language or 'no language'} cannot be executed")
         if block.mark.place is Place.ADMIN:
-            return self.execute(["sh", "-eu", "-c", block.text], what=str(block), variables=more)
+            return self.execute(["sh", "-eu", "-c", block.text], what=str(block), variables=more, code=code)
         if node is None:
             raise BlockError(f"{block} is for a node, and none was given")
         settings = {**self.variables, **more}
         return node(["env", *(f"{name}={value}" for name, value in settings.items()), "sh", "-euc", block.text])
 
     def execute(
-        self, command: Sequence[str], *, what: str, stdin: str = "", variables: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        what: str,
+        stdin: str = "",
+        variables: Mapping[str, str] | None = None,
+        code: int = 0,
     ) -> str:
-        """Any command in the same surroundings, at the top of the checkout. Raises BlockError.
+        """Any command in the same surroundings, at the top of the checkout, which must end with `code`.
 
-        What does not end in time is killed, with all that it has started.
+        Raises BlockError. What does not end in time is killed, with all that it has started.
         """
         with subprocess.Popen(
             command,
@@ -80,7 +94,7 @@ class Execution:
                     said = f"{what} was not done within {self.seconds:.0f} s:\n{printed}"
                     raise BlockError(said.rstrip()) from None
                 raise
-        if process.returncode != 0:
+        if process.returncode != code:
             raise BlockError(f"{what} ended with code {process.returncode}:\n{printed}".rstrip())
         return printed
 

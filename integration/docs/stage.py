@@ -66,7 +66,8 @@ class Stage:
 
     def _faults(self, step: Step, variables: Mapping[str, str]) -> list[str]:
         block = BLOCKS[step.block]
-        printed = self.shell.run(block, node=self.node.run, variables={**step.variables, **variables})
+        settings = {**step.variables, **variables}
+        printed = self.shell.run(block, node=self.node.run, variables=settings, code=step.code)
         return [f"{block} does not show {pattern!r}:\n{printed}" for pattern in step.missing(printed)]
 
     def _try(self, step: Step) -> list[str]:

@@ -30,12 +30,14 @@ VARIABLES: Final[Mapping[str, str]] = {
 class Step:
     """A block, by name, and regular expressions that its output has, `^` being the beginning of a line.
 
-    A block that only looks, at what is about to happen, `waits`: it is repeated until it shows it.
+    A block that only looks, at what is about to happen, `waits`: it is repeated until it shows it. `code` is what the
+    block's last command ends with where that is its answer.
     """
 
     block: str
     shows: Sequence[str] = ()
     waits: bool = False
+    code: int = 0
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def missing(self, printed: str) -> list[str]:
@@ -211,7 +213,7 @@ INSTALLING: Final = (
 CHAPTERS: Final = (POOLS, EGRESS, TROUBLESHOOTING, GATEWAY, UPGRADE, LEAVING, FINALIZERS, KUSTOMIZE, INSTALLING)
 
 FROM_COIL_V2: Final = (
-    Step("check-coil-v2", ["DaemonSet kube-system/coild"]),
+    Step("check-coil-v2", ["DaemonSet kube-system/coild"], code=3),
     Step("see-coil-v2", ["^daemonset.apps/coild ", "^mutatingwebhookconfiguration.*/coilv2-"]),
     Step("delete-coil-v2", ['daemonset.apps "coild" deleted', 'clusterrole.* "coild" deleted']),
     Step("install-after-coil-v2", ["addressblocks.* configured", "^STATUS: deployed"]),
@@ -222,5 +224,37 @@ BACK_TO_COIL_V2: Final = (
 )
 """upgrade.md where the Go programs serve a node, on an API server without kubelets (integration/apiserver)."""
 
-BESIDE: Final = (FROM_COIL_V2, BACK_TO_COIL_V2)
+FROM_EGRESSGATEWAY: Final = (
+    Step("check-egressgateway", ["^Must be mended first", "DaemonSet kube-system/egressgateway-agent"], code=4),
+    Step("check-egressgateway-manifests", ["^Must be mended first", "podSubnet"], code=4),
+    Step("convert-egressgateway-manifests", ['^kind: "EgressGateway"$', '^kind: "EgressPolicy"$']),
+    Step("save-egressgateway", ["^$"]),
+    Step(
+        "uninstall-egressgateway",
+        ['"egressgateway" uninstalled', rf"^\S+/{NODE} ", r"^\S+/office ", r"^shop +\S+/web "],
+    ),
+    Step(
+        "apply-saved-policies", ["egressgateway.*/office serverside-applied", "egresspolicy.*/web serverside-applied"]
+    ),
+    Step(
+        "delete-what-egressgateway-left",
+        [
+            *("egressgateway.*/office patched", f"egresstunnel.*/{NODE} patched", f'"{NODE}" deleted'),
+            *("egressendpointslice.* deleted", '"egressclusterendpointslices.egressgateway.spidernet.io" deleted'),
+        ],
+    ),
+    Step("replace-kinds-of-egressgateway", ["egresspolicies.* serverside-applied", "^To know"]),
+    Step("install-after-egressgateway", ["^STATUS: deployed"]),
+    Step(
+        "see-egressgateway-policies",
+        [
+            *(r"^shop +\S+/web +office +203\.0\.113\.4 ", r"^shop +\S+/free +office +203\.0\.113\.6 "),
+            *(r"^shop +\S+/lost +office +203\.0\.113\.5 ", r"^ +\S+/all +office +203\.0\.113\.4 "),
+        ],
+        waits=True,
+    ),
+)
+"""upgrade.md where egressgateway's release is installed and has served policies, on an API server without kubelets."""
+
+BESIDE: Final = (FROM_COIL_V2, BACK_TO_COIL_V2, FROM_EGRESSGATEWAY)
 """Executed elsewhere than the chapters."""

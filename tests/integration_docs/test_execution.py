@@ -58,6 +58,12 @@ def test_the_first_command_that_fails_ends_it(execution: Execution, text: str) -
         execution.run(block(text))
 
 
+def test_a_code_that_is_the_answer_is_expected(execution: Execution) -> None:
+    assert execution.run(block("echo found; exit 3"), code=3) == "found\n"
+    with pytest.raises(BlockError, match=r"a\.md:3 ended with code 0"):
+        execution.run(block("echo nothing"), code=3)
+
+
 def test_a_block_that_takes_too_long_is_ended(execution: Execution) -> None:
     impatient = Execution(kubeconfig=execution.kubeconfig, home=execution.home, seconds=0.2)
     with pytest.raises(BlockError, match="was not done within 0 s"):
