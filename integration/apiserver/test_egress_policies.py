@@ -131,6 +131,104 @@ spec:
       matchLabels:
         site: {gateway}
 """
+DUAL: Final = """
+apiVersion: egressgateway.spidernet.io/v1beta1
+kind: EgressGateway
+metadata:
+  name: {gateway}-dual
+spec:
+  ippools:
+    ipv4: ["198.51.100.101-198.51.100.104"]
+    ipv6: ["2001:db8:7::1-2001:db8:7::3", "2001:db8:7::20"]
+    ipv4DefaultEIP: 198.51.100.103
+    ipv6DefaultEIP: 2001:db8:7::3
+  nodeSelector:
+    selector:
+      matchExpressions:
+      - {{key: egress-zone, operator: In, values: ["{gateway}", other]}}
+      - {{key: egress-off, operator: DoesNotExist}}
+"""
+SIX: Final = """
+apiVersion: egressgateway.spidernet.io/v1beta1
+kind: EgressGateway
+metadata:
+  name: {gateway}-six
+spec:
+  ippools:
+    ipv6: ["2001:db8:8::/124"]
+    ipv6DefaultEIP: 2001:db8:8::8
+  nodeSelector:
+    selector:
+      matchLabels:
+        egress: "{gateway}"
+"""
+WITHOUT_POOLS: Final = """
+apiVersion: egressgateway.spidernet.io/v1beta1
+kind: EgressGateway
+metadata:
+  name: {gateway}-none
+spec:
+  nodeSelector:
+    selector:
+      matchLabels:
+        egress: "{gateway}"
+---
+apiVersion: egressgateway.spidernet.io/v1beta1
+kind: EgressGateway
+metadata:
+  name: {gateway}-empty
+spec:
+  ippools: {{}}
+  nodeSelector:
+    selector:
+      matchLabels:
+        egress: "{gateway}"
+"""
+EXPORTED: Final = """
+apiVersion: egressgateway.spidernet.io/v1beta1
+kind: EgressGateway
+metadata:
+  finalizers:
+  - egressgateway.spidernet.io/egressgateway
+  name: {gateway}-exported
+spec:
+  ippools:
+    ipv4:
+    - 198.51.100.120-198.51.100.125
+    ipv4DefaultEIP: 198.51.100.122
+  nodeSelector:
+    selector:
+      matchLabels:
+        egress: "true"
+status:
+  ipUsage:
+    ipv4Free: 4
+    ipv4Total: 6
+    ipv6Free: 0
+    ipv6Total: 0
+  nodeList:
+  - name: workstation2
+    status: Ready
+  - name: workstation3
+    status: Ready
+    eips:
+    - ipv4: 198.51.100.121
+      policies:
+      - name: policy-1
+        namespace: default
+"""
+"""As `kubectl get -o yaml` prints it where egressgateway serves it."""
+APPLIED: Final = """
+apiVersion: egressgateway.spidernet.io/v1beta1
+kind: {kind}
+metadata:
+  name: {name}
+spec:
+  egressGatewayName: "{gateway}"
+  egressIP: {address}
+  appliedTo: {applied}
+"""
+PODS: Final = "{podSelector: {matchLabels: {app: mock-app}}}"
 
 
 class Site:
@@ -156,6 +254,23 @@ class Site:
         arguments = ("apply", "--validate=strict", "--filename=-", *place)
         self.plane.kubectl(*arguments, stdin=manifest.format(gateway=self.gateway))
 
+    def warning(self, manifest: str, namespace: str = "") -> str:
+        """What a user is told, who applies it in pretence."""
+        place = [f"--namespace={namespace}"] if namespace else []
+        arguments = ("apply", "--dry-run=server", "--warnings-as-errors", "--filename=-", *place)
+        with pytest.raises(KubectlError) as told:
+            self.plane.kubectl(*arguments, stdin=manifest.format(gateway=self.gateway))
+        return str(told.value)
+
+    def apply_policy(
+        self, name: str, gateway: str = "", *, namespace: str = "", address: str = "{}", applied: str = PODS
+    ) -> None:
+        """An EgressPolicy, or without a namespace an EgressClusterPolicy."""
+        kind = "EgressPolicy" if namespace else "EgressClusterPolicy"
+        place = [f"--namespace={namespace}"] if namespace else []
+        manifest = APPLIED.format(kind=kind, name=name, gateway=gateway, address=address, applied=applied)
+        self.plane.kubectl("apply", "--validate=strict", "--filename=-", *place, stdin=manifest)
+
     def status(self, kind: str, name: str, namespace: str = "") -> Document:
         found = self.plane.read(f"{path(kind, namespace)}/{name}")
         status: Document = found.get("status", {})
@@ -180,7 +295,7 @@ class Site:
         remove_webhooks(self.plane, of="coil-egress-controller")
         kinds = ("validatingadmissionpolicybinding", "validatingadmissionpolicy")
         self.plane.kubectl("delete", ",".join(kinds), OWN, "--ignore-not-found")
-        self.plane.kubectl("delete", "egressgateway", self.gateway)
+        self.plane.kubectl("delete", "egressgateways", "--all")
         self.world.close()
 
 
@@ -355,3 +470,133 @@ def test_a_mirror_that_somebody_deleted_is_made_anew(site: Site) -> None:
         return "fixed" in site.mirrors(site.shop) and site.plane.read(mirror)["metadata"]["uid"] != uid
 
     wait_until(is_new, what="another policy")
+
+
+# Further shapes of manifests.
+
+
+def test_a_gateway_of_both_families_has_a_default_of_each(site: Site) -> None:
+    site.apply(DUAL)
+    gateway = f"{site.gateway}-dual"
+    site.apply_policy("of-both", gateway, namespace=site.shop)
+    both = {"ipv4": "198.51.100.103", "ipv6": "2001:db8:7::3"}
+    site.await_eip("egresspolicies", "of-both", both, site.shop)
+    site.apply_policy("of-both", gateway, namespace=site.bank, address="{ipv6: '2001:db8:7::20'}")
+    pair = {"ipv4": "198.51.100.104", "ipv6": "2001:db8:7::20"}
+    site.await_eip("egresspolicies", "of-both", pair, site.bank)
+
+
+def test_a_gateway_may_have_ipv6_addresses_only(site: Site) -> None:
+    site.apply(SIX)
+    site.apply_policy("of-six", f"{site.gateway}-six", namespace=site.shop)
+    site.await_eip("egresspolicies", "of-six", {"ipv6": "2001:db8:8::8"}, site.shop)
+    site.apply_policy("of-six", f"{site.gateway}-six", address="{allocatorPolicy: rr}")
+
+    def is_alone() -> bool:
+        eip = site.status("egressclusterpolicies", "of-six").get("eip", {})
+        return set(eip) == {"ipv6"} and eip["ipv6"] != "2001:db8:8::8"
+
+    wait_until(is_alone, what="an address that no policy has")
+
+
+@pytest.mark.parametrize("name", ["none", "empty"])
+def test_a_gateway_without_addresses_serves_with_those_of_its_nodes(site: Site, name: str) -> None:
+    site.apply(WITHOUT_POOLS)
+    site.apply_policy(name, f"{site.gateway}-{name}", namespace=site.shop, address="{useNodeIP: true}")
+    site.apply_policy(name, f"{site.gateway}-{name}", address="{useNodeIP: true}")
+    site.await_eip("egresspolicies", name, {}, site.shop)
+    site.await_eip("egressclusterpolicies", name, {})
+    for mirror in (name, f"egcp-{name}"):
+
+        def waits(mirror: str = mirror) -> bool:
+            status = site.status("egressgatewaypolicies", mirror, site.shop)
+            conditions = {each["type"]: each["reason"] for each in status.get("conditions", [])}
+            return conditions.get("Ready") == "NoNode" and status["egressGatewayName"] == f"{site.gateway}-{name}"
+
+        wait_until(waits, what=f"{mirror} waits for a node of its gateway")
+        found = site.plane.read(f"{path('egressgatewaypolicies', site.shop)}/{mirror}")
+        assert found["spec"]["egressIP"]["useNodeIP"] is True
+
+
+def test_a_gateway_as_it_was_exported_is_taken_without_its_status(site: Site) -> None:
+    assert "which only egressgateway removes" in site.warning(EXPORTED)
+    site.apply(EXPORTED)
+    name = f"{site.gateway}-exported"
+    site.apply_policy("exported", name, namespace=site.shop)
+    site.await_eip("egresspolicies", "exported", {"ipv4": "198.51.100.122"}, site.shop)
+    assert "workstation" not in json.dumps(site.status("egressgateways", name).get("nodeList", []))
+    # What the warning says.
+    site.plane.kubectl("delete", "egp", "exported", f"--namespace={site.shop}")
+    wait_until(lambda: "exported" not in site.mirrors(site.shop), what="the policy goes")
+    site.plane.kubectl("delete", "egressgateway", name, "--wait=false")
+    assert "deletionTimestamp" in site.plane.read(f"{path('egressgateways')}/{name}")["metadata"]
+    site.plane.kubectl("patch", "egressgateway", name, "--type=merge", '--patch={"metadata": {"finalizers": []}}')
+    site.plane.kubectl("wait", "--for=delete", f"egressgateway/{name}", "--timeout=30s")
+
+
+def test_expressions_select_nodes_and_namespaces(site: Site) -> None:
+    site.apply(DUAL)
+    nodes = {name: f"{site.gateway}-{name}" for name in ("in", "off", "out")}
+    labels = {
+        "in": f"egress-zone={site.gateway}",
+        "off": f"egress-zone={site.gateway} egress-off=",
+        "out": "egress-zone=z",
+    }
+    for name, node in nodes.items():
+        site.plane.kubectl(
+            "create", "--filename=-", stdin=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        )
+        site.plane.kubectl("label", "node", node, *labels[name].split())
+
+    def chosen() -> list[str]:
+        return [each["name"] for each in site.status("egressgateways", f"{site.gateway}-dual").get("nodeList", [])]
+
+    wait_until(lambda: chosen() == [nodes["in"]], what="the one node that the expressions select")
+    expressions = f"[{{key: site, operator: In, values: [{site.gateway}]}}, {{key: closed, operator: DoesNotExist}}]"
+    applied = (
+        "{podSelector: {matchExpressions: [{key: app, operator: Exists}]}, "
+        f"namespaceSelector: {{matchExpressions: {expressions}}}}}"
+    )
+    site.plane.kubectl("label", "namespace", site.bank, "closed=")
+    site.apply_policy("chosen", site.gateway, applied=applied)
+    wait_until(lambda: "egcp-chosen" in site.mirrors(site.shop), what="the policy in a namespace that is selected")
+    assert "egcp-chosen" not in site.mirrors(site.bank)
+    site.plane.kubectl("label", "namespace", site.bank, "closed-")
+    wait_until(lambda: "egcp-chosen" in site.mirrors(site.bank), what="the policy in the other one")
+    site.plane.kubectl("delete", "node", *nodes.values())
+
+
+def test_the_label_of_a_namespace_names_its_gateway(site: Site) -> None:
+    """The cluster's default is that of the other one."""
+    site.apply(DUAL)
+    label = "spidernet.io/egressgateway-default"
+    site.plane.kubectl("label", "namespace", site.bank, f"{label}={site.gateway}-dual")
+    site.apply_policy("labelled")
+    for namespace in (site.shop, site.bank):
+        site.apply_policy("labelled", namespace=namespace)
+    dual = {"ipv4": "198.51.100.103", "ipv6": "2001:db8:7::3"}
+    for kind, name in (("egresspolicies", "labelled"), ("egressgatewaypolicies", "egcp-labelled")):
+        site.await_eip(kind, name, {"ipv4": "198.51.100.72"}, site.shop)
+        site.await_eip(kind, name, dual, site.bank)
+    site.plane.kubectl("label", "namespace", site.bank, f"{label}-")
+    site.await_eip("egresspolicies", "labelled", {"ipv4": "198.51.100.72"}, site.bank)
+
+
+@pytest.mark.parametrize("kind", ["egresspolicies", "egressclusterpolicies"])
+def test_subnets_of_pods_are_taken_with_a_warning_and_select_nothing(site: Site, kind: str) -> None:
+    namespace = site.shop if kind == "egresspolicies" else ""
+    subnets = "podSubnet: [172.29.16.0/24, 'fd00:1::/126']"
+    site.apply_policy("subnet", site.gateway, namespace=namespace, applied=f"{{{subnets}}}")
+
+    def is_told() -> bool:
+        [condition] = site.status(kind, "subnet", namespace).get("conditions") or [{}]
+        return condition.get("reason") == "PolicyRefused" and "spec.appliedTo.podSubnet" in condition["message"]
+
+    wait_until(is_told, what="the status says why")
+    assert not {"subnet", "egcp-subnet"} & site.mirrors(site.shop)
+    kinds = {"egresspolicies": "EgressPolicy", "egressclusterpolicies": "EgressClusterPolicy"}
+    applied = f"{{{{{subnets}}}}}"  # formatted twice
+    manifest = APPLIED.format(kind=kinds[kind], name="other", gateway=site.gateway, address="{{}}", applied=applied)
+    assert "selects no pods in this kind" in site.warning(manifest, namespace)
+    with pytest.raises(KubectlError, match="must have either a podSelector or a podSubnet"):
+        site.apply_policy("both", namespace=namespace, applied=f"{{podSelector: {{}}, {subnets}}}")

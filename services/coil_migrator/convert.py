@@ -16,11 +16,10 @@ from coil.crd.egress_gateway import EGRESS_GATEWAYS, EgressGateway
 from coil.crd.egress_gateway_policy import AllocatorPolicy
 from coil.crd.egress_policy import EGRESS_CLUSTER_POLICIES, EGRESS_POLICIES
 from coil.crd.eip_validation import validate_gateway, validate_policy
-from coil.crd.names import EIP_GROUP
+from coil.crd.names import EIP_GROUP, GATEWAY_FINALIZER_0_6
 from coil.crd.validation import FieldError, render_errors
 from coil_migrator.check.cluster import Cluster
 from coil_migrator.check.egress_gateways import gateways_of
-from coil_migrator.check.egressgateway import GATEWAY_FINALIZER
 from coil_migrator.check.egressgateway_object import (
     Undecodable,
     Untyped,
@@ -114,8 +113,8 @@ def _respell(document: Document) -> Document:
     metadata = document["metadata"]
     for name in _OF_THE_SERVER.intersection(metadata):
         del metadata[name]
-    if GATEWAY_FINALIZER in (finalizers := metadata.get("finalizers") or ()):
-        metadata["finalizers"] = [each for each in finalizers if each != GATEWAY_FINALIZER]
+    if GATEWAY_FINALIZER_0_6 in (finalizers := metadata.get("finalizers") or ()):
+        metadata["finalizers"] = [each for each in finalizers if each != GATEWAY_FINALIZER_0_6]
     if document["kind"] != EGRESS_GATEWAYS.kind:
         _respell_policy(document["spec"])
     if errors := _read(document):

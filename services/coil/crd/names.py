@@ -66,6 +66,8 @@ LABEL_DEFAULT_GATEWAY: Final = "egressgateway.spidernet.io/default"
 """On a namespace: the EgressGateway of policies that name none."""
 LABEL_DEFAULT_GATEWAY_0_6: Final = "spidernet.io/egressgateway-default"
 """The same, as egressgateway 0.6 has it."""
+GATEWAY_FINALIZER_0_6: Final = f"{EIP_GROUP}/egressgateway"
+"""That egressgateway 0.6 gives each EgressGateway, and removes itself."""
 
 LABEL_POLICY: Final = "egressgateway.spidernet.io/egressgatewaypolicy"
 """On an EgressEndpointSlice: the policy, in the same namespace, whose endpoints it has."""

@@ -38,6 +38,7 @@ from coil.crd.eip_conflict import (
 )
 from coil.crd.eip_validation import validate_gateway
 from coil.crd.meta import ObjectMeta
+from coil.crd.names import GATEWAY_FINALIZER_0_6
 from coil.crd.resource import object_key
 from coil.crd.subnet_end import validate_assignable_ranges
 from coil.crd.validation import FieldError, render_names, select_new
@@ -121,6 +122,9 @@ def _warn(gateway: EgressGateway) -> list[str]:
         message = f"has {strays[0]}, which is not an address of the gateway"
         more = f", and {len(strays) - 1} more" if len(strays) > 1 else ""
         warnings.append(f"spec.nodeSelector.preferredNodes {message}{more}")
+    if GATEWAY_FINALIZER_0_6 in gateway.metadata.finalizers:
+        message = "which only egressgateway removes: the gateway cannot be deleted until you remove it"
+        warnings.append(f"metadata.finalizers has {GATEWAY_FINALIZER_0_6}, {message}")
     return warnings
 
 

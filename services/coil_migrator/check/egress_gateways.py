@@ -16,6 +16,7 @@ from coil.crd.eip_conflict import (
     validate_untaken_ranges,
 )
 from coil.crd.eip_validation import validate_gateway
+from coil.crd.names import GATEWAY_FINALIZER_0_6
 from coil.crd.resource import NamespacedName
 from coil.crd.subnet_end import SubnetEnds, collect_subnet_ends, validate_assignable_ranges
 from coil.crd.validation import render_errors, render_names
@@ -27,7 +28,7 @@ from coil.egress.cluster_networks import (
     find_foreign_networks,
 )
 from coil_migrator.check.cluster import Cluster
-from coil_migrator.check.egressgateway import GATEWAY_FINALIZER, leftover_severity, take_finalizer
+from coil_migrator.check.egressgateway import leftover_severity, take_finalizer
 from coil_migrator.check.egressgateway_object import Undecodable, Untyped, decode, decode_gateway, subject_of
 from coil_migrator.check.finding import Finding, Severity
 
@@ -92,7 +93,7 @@ def check_gateways(cluster: Cluster) -> Iterator[Finding]:
     for found in cluster.gateways:
         subject = subject_of(KIND, found.metadata)
         yield from _check_status(cluster, subject, found)
-        if GATEWAY_FINALIZER in found.metadata.finalizers:
+        if GATEWAY_FINALIZER_0_6 in found.metadata.finalizers:
             yield Finding(
                 severity=Severity.CHANGES,
                 subject=subject,

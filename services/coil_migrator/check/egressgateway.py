@@ -18,7 +18,6 @@ from coil_migrator.check.finding import Finding, Severity
 from coil_migrator.check.programs import is_ours
 from coil_migrator.workload import Workload
 
-GATEWAY_FINALIZER: Final = f"{EIP_GROUP}/egressgateway"
 TUNNEL_FINALIZER: Final = f"{EIP_GROUP}/egresstunnel"
 ORDER: Final = "see docs/upgrade.md, From egressgateway 0.6"
 SHOWN: Final = 3

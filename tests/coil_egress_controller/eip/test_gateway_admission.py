@@ -320,6 +320,20 @@ async def test_a_preference_for_a_foreign_address_is_told(door: Door) -> None:
     )
 
 
+async def test_the_finalizer_of_egressgateway_is_told(door: Door) -> None:
+    """As in a manifest that was exported where egressgateway served the gateway."""
+    document = gateway_document("eg7", ranges={"ipv4": ["10.9.0.1"]})
+    document["metadata"]["finalizers"] = ["mine.example/kept"]
+    assert await door.admission.validate(request(Operation.CREATE, document)) == Allowed(warnings=[])
+    document["metadata"]["finalizers"] = ["egressgateway.spidernet.io/egressgateway"]
+    assert await door.admission.validate(request(Operation.CREATE, document)) == Allowed(
+        warnings=[
+            "metadata.finalizers has egressgateway.spidernet.io/egressgateway, which only egressgateway removes: "
+            "the gateway cannot be deleted until you remove it"
+        ]
+    )
+
+
 async def test_a_node_policy_that_is_unknown_is_told(door: Door) -> None:
     """egressgateway accepts any text."""
     for node_policy, warnings in (
