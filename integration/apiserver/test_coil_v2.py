@@ -89,6 +89,9 @@ EGRESS_DOCUMENT: Final[State] = {
                 "containers": [
                     {
                         "name": "egress",
+                        "image": "example.invalid/cybozu-go/coil:2.15.0",
+                        "command": ["coil-egress"],
+                        "args": ["--zap-stacktrace-level=panic", "--fou-port=5555", "--enable-sport-auto=false"],
                         "resources": {"limits": {"memory": "400Mi"}},
                         "volumeMounts": [{"name": "notes", "mountPath": "/notes"}],
                     },
@@ -103,19 +106,19 @@ EGRESS_DOCUMENT: Final[State] = {
         "podDisruptionBudget": {"maxUnavailable": 1},
     },
 }
-"""With each field that Coil v2 has; templates have some of a pod's."""
+"""With each field that Coil v2 has; templates have some of a pod's, and name the program as Coil v2's own does."""
 ROUTER_KINDS: Final = ("Deployment", "PodDisruptionBudget", "Service")
 _POD: Final = ".Deployment.spec.template.spec"
 OUR_PROGRAM: Final = (
     ".Service.spec.ports[0].name",
     *(f"{_POD}.{where}[{index}]." for where in ("volumes", "containers[0].volumeMounts") for index in (1, 2)),
-    *(f"{_POD}.containers[0].{field}" for field in ("image", "command[", "args[", "securityContext.")),
+    *(f"{_POD}.containers[0].{field}" for field in ("image", "securityContext.")),
     *(f"{_POD}.containers[0].{probe}Probe." for probe in ("liveness", "readiness")),
     f"{_POD}.containers[0].env[0].value",
     f"{_POD}.containers[0].resources.requests.memory",
 )
-"""What is ours in what an Egress is made into: the program in the router's container and what it needs of the node, and
-that its request is the limit, where there is one.
+"""What is ours in what an Egress is made into: the image of the router's container and what the program needs of the
+node, and that its request is the limit, where there is one. The command and its arguments are those of the template.
 """
 
 
@@ -461,7 +464,10 @@ def test_ours_take_over_under_the_pods_conversations(move: Move) -> None:
 def test_an_egress_means_the_same_and_its_manifest_applies_unchanged(move: Move) -> None:
     wait_until(move.is_reconciled, what="the objects of the Egress are ours")
     before, after = (dict(leaves(router)) for router in (move.router_of_coil_v2, move.router()))
-    assert after[f"{_POD}.containers[0].image"] == IMAGE
+    given = EGRESS_DOCUMENT["spec"]["template"]["spec"]["containers"][0]
+    [container, _] = move.router()["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["command"]) == (IMAGE, given["command"])
+    assert container["args"] == given["args"]
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     assert [path for path in sorted(changed) if not path.startswith(OUR_PROGRAM)] == []
     apply_strictly(move.plane, EGRESS_DOCUMENT)
