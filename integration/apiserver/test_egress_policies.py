@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from integration.apiserver.egress_world import EgressWorld
+from integration.apiserver.egress_world import EgressWorld, foreign_kind
 from integration.apiserver.tenant import Tenant
 from integration.cluster.control_plane import ControlPlane, KubectlError
 from integration.deployment import (
@@ -456,6 +456,43 @@ def test_the_cluster_info_adds_networks_and_says_which_were_found(site: Site) ->
     assert site.status("egressclusterinfos", "default")["extraCidr"] == ["10.10.10.1", "10.11.0.0/16"]
     site.plane.kubectl("delete", "egci", "default")
     wait_until(lambda: not adds(), what="the networks are not the cluster's any more")
+
+
+def test_the_cluster_info_follows_the_pools_of_calico(site: Site) -> None:
+    """Whose kind comes after the controller, and goes before it."""
+    kind = foreign_kind("crd.projectcalico.org", "v1", "IPPool")
+    crd = f"crd/{kind['metadata']['name']}"
+
+    def make(name: str, cidr: str) -> Document:
+        spec = {"cidr": cidr, "blockSize": 26, "ipipMode": "Always", "nodeSelector": "all()"}
+        return {"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool", "metadata": {"name": name}, "spec": spec}
+
+    def becomes(wanted: Document, what: str) -> None:
+        wait_until(lambda: site.status("egressclusterinfos", "default").get("podCIDR", {}) == wanted, what=what)
+
+    site.apply(CLUSTER_INFO)
+    wait_until(lambda: site.status("egressclusterinfos", "default"), what="a status")
+    own = site.status("egressclusterinfos", "default").get("podCIDR", {})
+    apply(site.plane, kind)
+    try:
+        site.plane.kubectl("wait", "--for=condition=Established", "--timeout=180s", crd)
+        apply(site.plane, make("default-ipv4-ippool", "10.50.0.0/16"), make("default-ipv6-ippool", "fd50::/48"))
+        six: Document = {"ipv6": ["fd50::/48"]}
+        becomes(
+            {**own, "default-ipv4-ippool": {"ipv4": ["10.50.0.0/16"]}, "default-ipv6-ippool": six},
+            what="the pools of both families",
+        )
+        apply(site.plane, make("default-ipv4-ippool", "10.51.0.0/16"))
+        becomes(
+            {**own, "default-ipv4-ippool": {"ipv4": ["10.51.0.0/16"]}, "default-ipv6-ippool": six},
+            what="the network that was changed",
+        )
+        site.plane.kubectl("delete", "ippools.crd.projectcalico.org", "default-ipv4-ippool")
+        becomes({**own, "default-ipv6-ippool": six}, what="the pool is gone")
+    finally:
+        site.plane.kubectl("delete", crd)
+    becomes(own, what="Calico is gone")
+    site.plane.kubectl("delete", "egci", "default")
 
 
 def test_a_mirror_that_somebody_deleted_is_made_anew(site: Site) -> None:
