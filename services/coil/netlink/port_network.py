@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 
 from coil.kernel.bridge import BRIDGE_KIND, Bridge
 from coil.kernel.family import Family, IPAddress
-from coil.kernel.link import Link, LinkName, Neighbour, ParentLink
+from coil.kernel.link import Address, Link, LinkName, Neighbour, ParentLink
 from coil.kernel.route import diff_routes
 from coil.kernel.vxlan import VXLAN_KIND
 from coil.netlink.address import new_host_address, sync_addresses
@@ -27,7 +27,7 @@ from coil.netlink.eip_link import find_parent, read_parents
 from coil.netlink.error import KernelError, NetlinkError
 from coil.netlink.link import find_link, read_links
 from coil.netlink.neighbour import delete_neighbour, dump_neighbours, parse_neighbour, put_neighbour
-from coil.netlink.readiness import await_carrier
+from coil.netlink.readiness import await_carrier, await_local
 from coil.netlink.removal import remove_links
 from coil.netlink.route import delete_route, dump_link_routes, parse_route, replace_route
 from coil.neutron.node_bridge import PROTOCOL, BridgedPort, NodeBridge, bridge_name, parse_network_alias, uplink_name
@@ -45,7 +45,10 @@ def sync_network(plan: NodeBridge, peers: Collection[IPAddress], connection: Con
     # Its first port has given it a carrier. Without this the kubelet's first packet to a pod may be dropped.
     await_carrier(bridge.name, connection)
     sync_flood(plan.uplink.name, peers, connection)
-    sync_addresses(bridge, plan.addresses, add=new_host_address, connection=connection)
+    changes = sync_addresses(bridge, plan.addresses, add=new_host_address, connection=connection)
+    # Without this a pod's first answer to the kubelet may be dropped.
+    for interface in changes.added:
+        await_local(Address(bridge.name, interface), bridge.index, connection)
     _sync_neighbours(bridge, plan.neighbours, connection)
     _sync_routes(bridge, plan, connection)
     missing = []
