@@ -56,14 +56,21 @@ class KubeProxy:
 
     def wait_programmed(self, address: str) -> None:
         """Return when a Service's address leads to an endpoint."""
-        programmed = {
+        self._wait(address, programmed=True)
+
+    def wait_withdrawn(self, address: str) -> None:
+        """Return when a Service's address leads to no endpoint."""
+        self._wait(address, programmed=False)
+
+    def _wait(self, address: str, *, programmed: bool) -> None:
+        is_programmed = {
             ProxyMode.NFTABLES: self._has_element,
             ProxyMode.IPTABLES: self._has_rule,
             ProxyMode.IPVS: self._has_server,
         }[self._mode]
         wait_until(
-            lambda: programmed(address),
-            what=f"kube-proxy on {self._node} has programmed {address}",
+            lambda: is_programmed(address) is programmed,
+            what=f"kube-proxy on {self._node} has {'programmed' if programmed else 'withdrawn'} {address}",
             timeout=_PATIENCE,
             pause=_PAUSE,
         )

@@ -94,12 +94,13 @@ class _Received:
 class DatagramSender(SideThread):
     """Sends datagrams to each address, one after another and whatever becomes of them, while the context is open.
 
-    `refusals` counts the errors of the pod's kernel, by address and errno.
+    `refusals` counts the errors of the pod's kernel, by address and errno, `attempts` what was sent and what was not.
     """
 
     def __init__(self, client: Asker, *addresses: str) -> None:
         super().__init__("datagram-sender")
         self._sockets = {address: client.socket(socket.SOCK_DGRAM, address) for address in addresses}
+        self.attempts: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.refusals: Counter[tuple[str, int | None]] = Counter()
 
@@ -109,6 +110,7 @@ class DatagramSender(SideThread):
                 stack.enter_context(each)
             while not self.stopped.wait(_INTERVAL):
                 for address, sending in self._sockets.items():
+                    self.attempts[address] += 1
                     try:
                         sending.sendto(b"whose address is this?", (address, DISCARD_PORT))
                         self.sent[address] += 1

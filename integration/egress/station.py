@@ -156,6 +156,10 @@ class Station:
         """Return when kube-proxy has rules for a Service's address."""
         self.proxy.wait_programmed(address)
 
+    def wait_withdrawn(self, address: str) -> None:
+        """Return when a Service's address leads to no endpoint by kube-proxy."""
+        self.proxy.wait_withdrawn(address)
+
     def _reach_control_plane(self, network: Network) -> None:
         """By the machine that the nodes are on; IPv4 networks of the tests are routed there anyway."""
         address = ip_address(self._description.address)

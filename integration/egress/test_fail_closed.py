@@ -43,6 +43,21 @@ def wait_blocked(sender: DatagramSender) -> None:
     assert dict(sender.sent) == sent
 
 
+def wait_attempts(*senders: DatagramSender) -> None:
+    """Until each has tried to send some more datagrams to each address."""
+    before = [dict(sender.attempts) for sender in senders]
+    wait_until(
+        lambda: all(
+            sender.attempts[address] >= counts.get(address, 0) + MORE
+            for sender, counts in zip(senders, before, strict=True)
+            for address in ADDRESSES.values()
+        ),
+        what="more datagrams of both families are sent",
+        timeout=PATIENCE,
+        pause=PAUSE,
+    )
+
+
 def seen_outside(outside: Capture, pod: RunningPod) -> set[str]:
     """The addresses of the pod, as far as a datagram with one has arrived at the host."""
     packets = outside.select(lambda packet: packet.port == DISCARD_PORT)
@@ -136,3 +151,35 @@ def test_a_running_pod_that_names_an_egress_that_does_not_exist_is_held_back(wor
             timeout=PATIENCE,
             pause=PAUSE,
         )
+
+
+@pytest.mark.slow
+def test_without_a_ready_router_pod_nothing_leaves_by_another_way(world: World) -> None:
+    """Neither from a pod that ran before, nor from one that starts meanwhile; both are served when one is ready."""
+    with (
+        world.egress() as egress,
+        world.client(egress.name) as client,
+        Capture(world.external.netns) as outside,
+        DatagramSender(client, *ADDRESSES.values()) as sender,
+    ):
+        [lost] = egress.routers()
+        wait_datagrams(outside, set(lost.addresses.values()))
+        world.kubelet.kill(lost)
+        world.kubelet.wait_until(lambda: not lost.ready, what="the router pod is not ready")
+        for station in world.stations:
+            for address in egress.addresses.values():
+                station.wait_withdrawn(address)
+        with world.client(egress.name) as late, DatagramSender(late, *ADDRESSES.values()) as other:
+            wait_attempts(sender, other)
+            arrived = len(outside.packets())
+            wait_attempts(sender, other)
+            assert [packet for packet in outside.packets()[arrived:] if packet.destination in ADDRESSES.values()] == []
+            # Nodes and pods are reached.
+            assert ask(client, late, late.addresses[4]) == client.addresses[4]
+            world.api.delete(lost.path, grace=0)
+            egress.wait_ready()
+            [router] = egress.routers()
+            for pod in (client, late):
+                for version, address in router.addresses.items():
+                    world.await_seen(pod, version, address)
+                assert seen_outside(outside, pod) == set()
