@@ -98,7 +98,7 @@ def test_by_default_a_pod_sends_with_its_own_addresses_only(node: BareNode, runt
                 send(attacker, own[version], target)
                 wire.wait_for(from_source(own[version]), what="what it may send arrives")
                 assert {packet.source for packet in wire.packets()} == {own[version]}
-            assert count(node) == before + 2
+            assert count(node) >= before + 2
             wait_until(
                 lambda exported=exported: node.coild_metrics()[METRIC] >= exported + 2,  # type: ignore[misc]
                 what="the metric has counted them",

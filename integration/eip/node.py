@@ -27,6 +27,7 @@ from integration.eip.description import Description
 from integration.eip.pod import GATEWAYS, Pod, open_socket, pod_commands
 from integration.kernel_state import KernelState
 from integration.netns.netns import call_inside
+from integration.patience import wait_until
 from integration.service import Service
 from integration.walk.recording import Recording
 
@@ -137,6 +138,10 @@ class StageNode:
     def count(self, counter: str, *, table: str = TABLE) -> int:
         """The packets that a counter of a packet filter has seen."""
         return call_inside(self.netns, partial(read_counters, table))[counter].packets
+
+    def await_count(self, counter: str, least: int) -> None:
+        """Until the agent's counter has seen so many packets. Those that were sent may still be on their way."""
+        wait_until(lambda: self.count(counter) >= least, what=f"{least} packets are counted as {counter}")
 
     @contextmanager
     def more_addresses(self, addresses: Mapping[int, str]) -> Iterator[None]:

@@ -45,7 +45,7 @@ def test_closed_lets_nothing_out(world: World) -> None:
             what="many more questions are asked",
         )
         for node, before in counted.items():
-            assert world.node(node).count(DROPPED_CLOSED) >= before + MANY
+            world.node(node).await_count(DROPPED_CLOSED, before + MANY)
         assert policy.eip() in eips
         ports = {flow.port for flow in flows}
         leaked = capture.select(lambda packet: packet.port in ports and packet.source not in eips)
@@ -74,7 +74,7 @@ def test_a_gateway_of_one_family_holds_back_the_other_unless_it_says_so(world: W
         before = node.count(DROPPED_CLOSED)
         flow = stack.enter_context(Flow(pod, world.server, world.server.addresses[other]))
         wait_until(lambda: flow.asked > MANY, what="many questions are asked")
-        assert node.count(DROPPED_CLOSED) >= before + MANY
+        node.await_count(DROPPED_CLOSED, before + MANY)
         assert capture.select(lambda packet: packet.port == flow.port) == []
         world.api.patch(gateway.path, {"spec": {"unservedFamily": "Open"}})
         world.await_seen(pod, node.addresses[other])
@@ -105,7 +105,7 @@ def test_where_a_namespace_exceeds_its_limit_its_newest_policy_is_dropped(world:
             before = node.count(DROPPED_CLOSED)
             with Flow(late, world.server, address) as flow:
                 wait_until(lambda flow=flow: flow.asked > MANY, what="many questions are asked")  # type: ignore[misc]
-                assert node.count(DROPPED_CLOSED) >= before + MANY
+                node.await_count(DROPPED_CLOSED, before + MANY)
             assert capture.select(lambda packet, flow=flow: packet.port == flow.port) == []  # type: ignore[misc]
         for version in world.families:
             for pod, policy in pods:

@@ -477,18 +477,24 @@ def test_nobody_but_nodes_speaks_through_the_tunnel(world: EipWorld, version: in
             answering.recv(64)
 
 
-@both_families
-def test_a_node_speaks_in_its_own_name_only(world: EipWorld, version: int) -> None:
-    """Whoever has root on one node knows the hardware addresses of all tunnels."""
-    world.tell([view()])
+def add_third_node(world: EipWorld) -> tuple[Peer, Peer]:
+    """Have the gateway know one more node, which an attacker has; returns the source's node, and that one."""
+    own = Peer(node=SOURCE_NODE, mark=MARKS[SOURCE_NODE], mac=MACS[SOURCE_NODE], addresses=UNDERLAY[SOURCE_NODE])
     third = Peer(
         node=NodeName("third"),
         mark=0x26000300,
         mac=MacAddress("02:00:00:00:00:03"),
         addresses=(ip_address("172.16.0.3"),),
     )
-    own = Peer(node=SOURCE_NODE, mark=MARKS[SOURCE_NODE], mac=MACS[SOURCE_NODE], addresses=UNDERLAY[SOURCE_NODE])
     world.indexes[GATEWAY_NODE].set_peers([own, third])
+    return own, third
+
+
+@both_families
+def test_a_node_speaks_in_its_own_name_only(world: EipWorld, version: int) -> None:
+    """Whoever has root on one node knows the hardware addresses of all tunnels."""
+    world.tell([view()])
+    own, third = add_third_node(world)
     world.load()
     packet = udp(ip_address(POD[version]), ip_address(SERVER[version]), dport=7)
     with datagram(world.server, version) as answering:
@@ -511,14 +517,7 @@ def test_a_node_speaks_for_its_own_pods_only(world: EipWorld, version: int) -> N
     that pod goes on: its node, not the attacker's, gets the replies.
     """
     world.tell([view()])
-    third = Peer(
-        node=NodeName("third"),
-        mark=0x26000300,
-        mac=MacAddress("02:00:00:00:00:03"),
-        addresses=(ip_address("172.16.0.3"),),
-    )
-    own = Peer(node=SOURCE_NODE, mark=MARKS[SOURCE_NODE], mac=MACS[SOURCE_NODE], addresses=UNDERLAY[SOURCE_NODE])
-    world.indexes[GATEWAY_NODE].set_peers([own, third])
+    _, third = add_third_node(world)
     world.load()
     world.source.ip("address", "add", "172.16.0.3/24", "dev", "eth0")
     with datagram(world.pod, version) as asking, datagram(world.server, version) as answering:
@@ -532,7 +531,7 @@ def test_a_node_speaks_for_its_own_pods_only(world: EipWorld, version: int) -> N
         begun = udp(ip_address(POD[version]), ip_address(SERVER[version]), sport=port, dport=7)
         for packet in (begun, udp(ip_address(POD[version]), ip_address(SERVER[version]), dport=7)):
             before = packets(world.gateway, "coil-eip")["dropped_stray"]
-            send_to_tunnel(world.source, 4, in_tunnel(packet, mac=third.mac), source="172.16.0.3")
+            send_to_tunnel(world.source, 4, in_tunnel(packet, mac=third.mac), source=str(third.addresses[0]))
             wait_for(lambda: packets(world.gateway, "coil-eip")["dropped_stray"] == before + 1)  # noqa: B023
         answering.sendto(b"answer", whom)
         assert asking.recv(64) == b"answer"

@@ -57,7 +57,8 @@ _Words = dict[SetName, dict[ElementKey, ElementValue]]
 
 class DataPlaneIndex:
     """See the module. Setters cost O(what differs), `take_changes` O(elements that differ) but for ranges of sources,
-    of which a change costs O(all ranges), and the cluster's own networks, of which one costs O(all destinations).
+    of which a change costs O(all ranges), the cluster's own networks, of which one costs O(all destinations), and
+    peers, of which one costs O(sources that matter here).
     `clock` gives monotonic seconds.
     """
 
