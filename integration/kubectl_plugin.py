@@ -1,6 +1,4 @@
-"""kubectl-coil and its completion where kubectl finds them, files of their names in a folder of the PATH; and run
-without kubectl.
-"""
+"""`kubectl coil` as a process of its own, without kubectl."""
 
 import json
 import subprocess
@@ -14,15 +12,6 @@ PATIENCE = "60s"
 """For each answer: a machine may have much else to do."""
 
 _COMMAND = (sys.executable, "-m", "kubectl_coil")
-_PROGRAMS = {"kubectl-coil": "kubectl_coil", "kubectl_complete-coil": "kubectl_coil.completion"}
-
-
-def write_kubectl_plugin(folder: Path) -> None:
-    """Put executables into the folder that run the checkout's own."""
-    for name, module in _PROGRAMS.items():
-        plugin = folder / name
-        plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
-        plugin.chmod(0o755)
 
 
 def collect_sysdump(

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from coil.kernel.link import LinkGroup
+from integration.admin_programs import write_admin_programs
 from integration.apiserver.bare_node import NAME, UPLINK_MTU, BareNode
 from integration.apiserver.coil_v2 import CoilV2
 from integration.apiserver.conversation import converse
@@ -26,7 +27,7 @@ from integration.apiserver.refusal_log import missing_rights
 from integration.apiserver.runtime import Runtime, addresses_of
 from integration.apiserver.sandbox import PodName, Sandbox
 from integration.change_monitor import watch_changes
-from integration.cluster.control_plane import ControlPlane, find_kubectl
+from integration.cluster.control_plane import ControlPlane
 from integration.cluster.network import Network
 from integration.cluster.workspace import Workspace
 from integration.deployment import EGRESS_CONTROLLER, remove_webhooks
@@ -43,7 +44,6 @@ from integration.go_coild import (
     request_document,
 )
 from integration.helm.chart import CHART
-from integration.helm.program import find_helm
 from integration.kernel_state import EXPORT_TABLE, POD_TABLE, KernelState, render_facts
 from integration.patience import wait_until
 from integration.plugin.executable import plugin_executable
@@ -293,8 +293,7 @@ def _matters(line: str) -> bool:
 def move(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Move]:
     """With Coil v2, as its manifests install it, and pods that it has wired."""
     tools, home = tmp_path_factory.mktemp("bin"), tmp_path_factory.mktemp("home")
-    (tools / "kubectl").symlink_to(find_kubectl())
-    (tools / "helm").symlink_to(find_helm())
+    write_admin_programs(tools)
     with ExitStack() as undo:
         workspace = undo.enter_context(Workspace.create())
         plane = ControlPlane.start(workspace=workspace, address=Network.create(workspace).host4)

@@ -15,12 +15,12 @@ import pytest
 from coil.kube.access import Access
 from coil.kube.errors import ForbiddenError
 from coil.page.node_dump import NodeDump
+from integration.admin_programs import write_admin_programs
 from integration.cluster.control_plane import ControlPlane, find_kubectl
 from integration.cluster.family import SERVICES_IPV4
 from integration.deployment import apply, apply_chart
 from integration.helm.chart import NAMESPACE as INSTALLED
 from integration.helm.chart import render
-from integration.kubectl_plugin import write_kubectl_plugin
 from integration.patience import wait_until
 from kubectl_coil.cluster import Cluster
 from kubectl_coil.ipam.lookup import look_up
@@ -197,7 +197,7 @@ def town(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Itera
     set_status(plane, "daemonset/coild", status, namespace=INSTALLED)
     set_status(plane, "pod/coild", {"status": {"phase": "Running"}}, namespace=INSTALLED)
     folder = tmp_path_factory.mktemp("plugins")
-    write_kubectl_plugin(folder)
+    write_admin_programs(folder)
     try:
         yield Town(plane, folder)
     finally:

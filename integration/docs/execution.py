@@ -1,17 +1,21 @@
 """Runs blocks of the pages as they stand, for the cluster tests: `runnable_blocks` says which, and under which names.
 
 Nothing is put into their text. What differs from cluster to cluster are variables in them, `$NODE` and the like, which
-come by the environment; `kubectl` and `helm` are those of the tests, by PATH, and KUBECONFIG says of which cluster.
+come by the environment; the programs are those of `integration.admin_programs`, by PATH, and KUBECONFIG says of which
+cluster.
 """
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from integration.docs.page import COMMANDS, MANIFESTS, ROOT, Block, Place, Run
+
+_ENVIRONMENT = Path(sys.executable).parent
 
 NodeShell = Callable[[Sequence[str]], str]
 """Runs a command on a node as root and returns what it prints; raises when it fails."""
@@ -25,8 +29,9 @@ class BlockError(Exception):
 class Execution:
     """An admin's shell.
 
-    `home` is where kubectl and helm keep what they remember. `programs` are folders that PATH begins with, `variables`
-    what the blocks name with a dollar sign, and `seconds` the bound of each block.
+    `home` is where kubectl and helm keep what they remember. `programs` are folders that PATH begins with; it does not
+    have the checkout's environment, which an admin has not. `variables` are what the blocks name with a dollar sign,
+    and `seconds` is the bound of each block.
     """
 
     kubeconfig: Path
@@ -101,5 +106,12 @@ class Execution:
     def environment(self) -> dict[str, str]:
         """What commands see."""
         kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        path = os.pathsep.join([*map(str, self.programs), os.environ.get("PATH", os.defpath)])
-        return {**kept, **self.variables, "PATH": path, "HOME": str(self.home), "KUBECONFIG": str(self.kubeconfig)}
+        others = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        folders = [*map(str, self.programs), *(folder for folder in others if folder != str(_ENVIRONMENT))]
+        return {
+            **kept,
+            **self.variables,
+            "PATH": os.pathsep.join(folders),
+            "HOME": str(self.home),
+            "KUBECONFIG": str(self.kubeconfig),
+        }

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from integration.admin_programs import write_admin_programs
 from integration.cluster.cluster import Cluster
-from integration.cluster.control_plane import find_kubectl
 from integration.cluster.node_config import CNI_BIN_DIR, CNI_CONF_DIR
 from integration.docs.execution import Execution
 from integration.docs.stage import PATIENCE, Stage, deploy, programs, run_pod, write_values
@@ -31,11 +31,9 @@ from integration.docs.story import (
     VARIABLES,
     Step,
 )
-from integration.helm.program import find_helm
 from integration.helm.release import import_image
 from integration.image.build import build_image
 from integration.kernel_state import KernelState
-from integration.kubectl_plugin import write_kubectl_plugin
 from integration.patience import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -51,9 +49,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     tools, home, kustomization = folder / "bin", folder / "home", folder / "kustomization"
     for made in (tools, home, kustomization):
         made.mkdir()
-    (tools / "kubectl").symlink_to(find_kubectl())
-    (tools / "helm").symlink_to(find_helm())
-    write_kubectl_plugin(tools)
+    write_admin_programs(tools)
     with Cluster.up(nodes=2) as cluster:
         import_image(cluster, archive)
         for node in cluster.nodes:
