@@ -1,5 +1,7 @@
 """Blocks executed as they stand, with stand-ins for kubectl and for a node."""
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +35,14 @@ def test_commands_see_variables_and_the_cluster(execution: Execution) -> None:
 
 def test_commands_begin_at_the_top_of_the_checkout(execution: Execution) -> None:
     assert execution.run(block("ls charts/coil/Chart.yaml")) == "charts/coil/Chart.yaml\n"
+
+
+def test_commands_do_not_see_the_checkouts_programs(execution: Execution, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An activated environment has coil-migrator; a test that found it there would fail without."""
+    ours = Path(sys.executable).parent
+    assert (ours / "coil-migrator").exists()
+    monkeypatch.setenv("PATH", os.pathsep.join([str(ours), os.environ["PATH"]]))
+    assert execution.run(block("command -v coil-migrator || echo none")) == "none\n"
 
 
 def test_a_variable_of_one_run_wins(execution: Execution) -> None:
