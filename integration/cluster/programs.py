@@ -62,6 +62,7 @@ class Program(enum.StrEnum):
     COIL_V2_IPAM_CONTROLLER = "coil-ipam-controller"
     COIL_V2_EGRESS_CONTROLLER = "coil-egress-controller"
     COIL_V2_COILD = "coild"
+    COIL_V2_ROUTER = "coil-egress"
 
 
 CONTROL_PLANE = (Program.ETCD, Program.APISERVER)
@@ -77,6 +78,7 @@ COIL_V2 = (
     Program.COIL_V2_IPAM_CONTROLLER,
     Program.COIL_V2_EGRESS_CONTROLLER,
     Program.COIL_V2_COILD,
+    Program.COIL_V2_ROUTER,
 )
 """The Go programs of Coil v2 that a node is taken over from, and goes back to."""
 KUBERNETES = (Program.APISERVER, *CONTROLLERS, Program.KUBELET, Program.PROXY)
@@ -158,6 +160,7 @@ _COIL_V2 = ModuleList(
         Program.COIL_V2_COILD: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_COILD}", 200),
         Program.COIL_V2_IPAM_CONTROLLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_IPAM_CONTROLLER}", 5),
         Program.COIL_V2_EGRESS_CONTROLLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_EGRESS_CONTROLLER}", 5),
+        Program.COIL_V2_ROUTER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_ROUTER}", 5),
         Program.COIL_V2_PLUGIN: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_PLUGIN}", 3),
         Program.COIL_V2_INSTALLER: GoProgram(f"{_COIL}/cmd/{Program.COIL_V2_INSTALLER}", 3),
     },

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from integration.cluster.programs import Program
+from integration.egress.outside import EGRESS_NAMESPACE
 from integration.egress.station import Station
 from integration.egress.world import World
 
@@ -18,7 +19,8 @@ COIL_V2_VARIABLE: Final = "COIL_V2"
 
 _ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 _BINDINGS: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-_ROLE: Final = "coil-v2-coild"
+_COILD: Final = {"kind": "ServiceAccount", "name": "coild", "namespace": "kube-system"}
+_ROUTER: Final = {"kind": "ServiceAccount", "name": "coil-egress", "namespace": EGRESS_NAMESPACE}
 
 
 def programs_of_coil_v2() -> Path:
@@ -29,13 +31,13 @@ def programs_of_coil_v2() -> Path:
 
 
 def grant_coil_v2(world: World) -> None:
-    """Give coild's account the role of Coil v2's coild as well. Idempotent."""
-    role = _read("rbac/coild_role.yaml")
-    if world.api.find(f"{_ROLES}/{_ROLE}") is None:
-        world.api.create(_ROLES, {**role, "metadata": {"name": _ROLE}})
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": _ROLE}
-        subject = {"kind": "ServiceAccount", "name": "coild", "namespace": "kube-system"}
-        world.api.create(_BINDINGS, {"metadata": {"name": _ROLE}, "roleRef": reference, "subjects": [subject]})
+    """Give the accounts of coild and of router pods the roles that they have in Coil v2 as well. Idempotent."""
+    for manifest, subject in (("coild_role.yaml", _COILD), ("coil-egress_role.yaml", _ROUTER)):
+        role, name = _read(f"rbac/{manifest}"), f"coil-v2-{subject['name']}"
+        if world.api.find(f"{_ROLES}/{name}") is None:
+            world.api.create(_ROLES, {**role, "metadata": {"name": name}})
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+            world.api.create(_BINDINGS, {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]})
 
 
 def go_coild_command(world: World, station: Station, *flags: str, manifest: str = "coild.yaml") -> list[str]:

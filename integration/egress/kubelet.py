@@ -33,13 +33,16 @@ from integration.walk.recording import Recording
 _HEALTH_PORT = 8081
 _FINISHED = "Succeeded"
 _ACCOUNT_FOLDER = "/run/secrets/kubernetes.io/serviceaccount"
-_CONTAINER = f"""
+_MOUNTS = f"""
 set -e
 mount -t tmpfs tmpfs /run
 mkdir -p {_ACCOUNT_FOLDER}
 mount --bind "$1" {_ACCOUNT_FOLDER}
-mount --bind -o ro /proc/sys /proc/sys
 shift
+"""
+_PRIVILEGED_CONTAINER = f'{_MOUNTS}exec "$@"'
+_CONTAINER = f"""{_MOUNTS}
+mount --bind -o ro /proc/sys /proc/sys
 exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all,+net_admin -- "$@"
 """
 
@@ -60,6 +63,7 @@ class Kubelet:
         self.refusals: dict[str, list[CniError]] = {}
         """By UID of the pod, why its ADDs failed. Each look at the pod tries again."""
         self._recording: Recording | None = None
+        self._program: Path | None = None
 
     @property
     def pods(self) -> list[RunningPod]:
@@ -116,6 +120,17 @@ class Kubelet:
         finally:
             self._recording = None
 
+    @contextmanager
+    def other_router(self, program: Path) -> Iterator[None]:
+        """Router pods that start within the block run this program, whatever their command is, in a privileged
+        container: the Go programs write sysctls.
+        """
+        self._program = program
+        try:
+            yield
+        finally:
+            self._program = None
+
     def kill(self, pod: RunningPod) -> None:
         """The node of a pod dies, as far as the pod is concerned: its process and its namespace, and nobody is told."""
         if pod.container is not None:
@@ -154,7 +169,8 @@ class Kubelet:
             return
         addresses: dict[int, str] = {ip_address(each).version: each for each in given}
         pod = RunningPod(document=document, station=station, sandbox=sandbox, addresses=addresses)
-        if "coil-egress-agent" in document["spec"]["containers"][0].get("command", []):
+        container = document["spec"]["containers"][0]
+        if "coil-egress-agent" in container.get("command", []) or (self._program and container["name"] == "egress"):
             pod.container = self._start_container(pod)
         self._pods[pod.uid] = pod
         _log.info("%s runs on %s: %s", name.name, station.name, given)
@@ -186,11 +202,14 @@ class Kubelet:
         command = [sys.executable, "-m", "coil_egress_agent.supervisor", *arguments]
         if self._recording is not None:
             command = self._recording.traced([sys.executable, "-m", "coil_egress_agent", *arguments])
+        if self._program is not None:
+            command = [str(self._program), *arguments]
+        script = _CONTAINER if self._program is None else _PRIVILEGED_CONTAINER
         inside = ["nsenter", f"--net={pod.sandbox.netns}", "--", "unshare", "--mount", "--propagation=private"]
         account = self._account_folder(pod)
         return self._workspace.spawn(
             pod.sandbox.pod.name,
-            [*inside, "sh", "-c", _CONTAINER, "sh", str(account), *command],
+            [*inside, "sh", "-c", script, "sh", str(account), *command],
             env={
                 **{entry["name"]: self._value(entry, pod) for entry in container["env"]},
                 "KUBERNETES_SERVICE_HOST": str(self._description.families.apiserver_address),

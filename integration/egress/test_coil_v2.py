@@ -11,9 +11,10 @@ from typing import Final
 import pytest
 
 from integration.apiserver.sandbox import PodName
+from integration.cluster.programs import Program
 from integration.egress.capture import Capture
 from integration.egress.chained import chained_station
-from integration.egress.coil_v2 import go_coild_command, grant_coil_v2
+from integration.egress.coil_v2 import go_coild_command, grant_coil_v2, programs_of_coil_v2
 from integration.egress.conversation import Conversation, ask
 from integration.egress.external_host import ADDRESSES, NETWORKS, learn_routes, tunnelled
 from integration.egress.pod import RunningPod
@@ -100,6 +101,30 @@ def test_the_go_coild_follows_the_egress_for_a_client_of_ours(
         station.other_coild(go_coild_command(world, station)),
     ):
         assert_followed(egress, client)
+
+
+def test_a_router_of_coil_v2_serves_clients_of_ours_and_of_the_go_coild(world: World) -> None:
+    """Clients that our coild has made on both nodes; and one of them when the Go coild has come. The template has the
+    command and the argument of Coil v2's own.
+    """
+    grant_coil_v2(world)
+    container = {"name": "egress", "command": ["coil-egress"], "args": ["--zap-stacktrace-level=panic"]}
+    template = {"spec": {"containers": [container]}}
+    program = programs_of_coil_v2() / Program.COIL_V2_ROUTER
+    with world.kubelet.other_router(program), world.egress(template=template) as egress:
+        [router] = egress.routers()
+        assert router.kernel.link("egress-dummy"), "a link that only the Go router makes"
+        for station in world.stations:
+            with world.client(egress.name, station=world.stations.index(station)) as client:
+                with talking(world, egress, client):
+                    assert_followed(egress, client)
+                if station is not router.station:
+                    with (
+                        named(station, client),
+                        talking(world, egress, client),
+                        station.other_coild(go_coild_command(world, station)),
+                    ):
+                        assert_followed(egress, client)
 
 
 def recorded_of(egress: EgressUnderTest, client: RunningPod) -> GoClient:
