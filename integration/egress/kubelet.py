@@ -21,7 +21,7 @@ from integration.apiserver.runtime import CniError, addresses_of
 from integration.apiserver.sandbox import PodName
 from integration.cluster.process import Process
 from integration.cluster.workspace import Workspace
-from integration.egress.api import Api, Document
+from integration.egress.api import Api, ApiError, Document
 from integration.egress.description import Description
 from integration.egress.outside import NAMESPACES
 from integration.egress.pod import RunningPod
@@ -80,17 +80,15 @@ class Kubelet:
         for uid, pod in list(self._pods.items()):
             if uid not in found or "deletionTimestamp" in found[uid]["metadata"]:
                 self._end(pod)
-        for uid, document in found.items():
+        for document in found.values():
             if "deletionTimestamp" in document["metadata"] or document["status"].get("phase") == _FINISHED:
                 continue
-            if uid not in self._pods:
-                self._start(document)
-            if uid not in self._pods:
-                continue  # its ADD has failed
-            pod = self._pods[uid]
-            pod.document = document
-            if pod.ready != self._is_ready(pod):
-                self._report(pod)
+            try:
+                self._sync_pod(document)
+            except ApiError as error:
+                # It was deleted after the list was made; the next look ends it here.
+                if error.status != http.client.NOT_FOUND:
+                    raise
 
     def wait_until(self, holds: Callable[[], object], *, what: str) -> None:
         """Do the kubelets' work until `holds` does."""
@@ -151,6 +149,18 @@ class Kubelet:
         for pod in self.pods:
             self._end(pod)
 
+    def _sync_pod(self, document: Document) -> None:
+        """Start it if it does not run yet, and report its readiness if that has changed."""
+        uid = document["metadata"]["uid"]
+        if uid not in self._pods:
+            self._start(document)
+        if uid not in self._pods:
+            return  # its ADD has failed
+        pod = self._pods[uid]
+        pod.document = document
+        if pod.ready != self._is_ready(pod):
+            self._report(pod)
+
     def _start(self, document: Document) -> None:
         metadata = document["metadata"]
         node = document["spec"].get("nodeName") or self._bind(document)
@@ -169,10 +179,10 @@ class Kubelet:
             return
         addresses: dict[int, str] = {ip_address(each).version: each for each in given}
         pod = RunningPod(document=document, station=station, sandbox=sandbox, addresses=addresses)
+        self._pods[pod.uid] = pod
         container = document["spec"]["containers"][0]
         if "coil-egress-agent" in container.get("command", []) or (self._program and container["name"] == "egress"):
             pod.container = self._start_container(pod)
-        self._pods[pod.uid] = pod
         _log.info("%s runs on %s: %s", name.name, station.name, given)
         self._report(pod)
 
