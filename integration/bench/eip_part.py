@@ -12,7 +12,7 @@ from integration.bench.eip_failover import take_outages
 from integration.bench.eip_hostile import POLICIES as HOSTILE_POLICIES
 from integration.bench.eip_hostile import RANGES, take_delays
 from integration.bench.eip_node import CARRIER, ORDINARY, NodeTrial, open_stage
-from integration.bench.eip_passage import Passage, Traffic
+from integration.bench.eip_passage import Passage, Traffic, take_turns
 from integration.bench.eip_side import PEER, OurSide, PeerSide, Side, peer_obstacle
 from integration.bench.eip_slice import OTHERS, take_slice_trial
 from integration.bench.figure import Better, Figure, Reading
@@ -51,9 +51,6 @@ _POLICIES: Final = 1000
 _TRIALS: Final = 20
 _LOADS: Final = 5
 _CHANGES: Final = 20
-_ROUNDS: Final = 25
-_SECONDS: Final = 0.2
-"""Short, so that neighbours meet the same speed of a shared machine."""
 
 
 def measure_failover(_wanted: Collection[Figure]) -> Iterator[Reading]:
@@ -224,22 +221,23 @@ def measure_slices(_wanted: Collection[Figure]) -> Iterator[Reading]:
 def _measure_forwarding(crowd: Crowd, traffics: Sequence[Traffic]) -> Iterator[Reading]:
     with ExitStack() as stack:
         passages = [stack.enter_context(closing(Passage(crowd))) for _ in range(3)]
-        mine, peers, _plain = passages
+        mine, peers, _ = passages
         OurSide(mine.gateway, crowd).load()
         PeerSide(peers.gateway, crowd).load()
         for traffic in traffics:
-            taken: list[list[float]] = [[], [], []]
-            for _ in range(_ROUNDS):
-                for passage, rates in zip(passages, taken, strict=True):
-                    rates.append(passage.measure(traffic, _SECONDS))
+            rounds: list[list[float]] = []
+            for rates in take_turns(passages, traffic):
+                rounds.append(rates)
                 for passage in (mine, peers):
                     passage.check()
+            ours, theirs, plain = zip(*rounds, strict=True)
             kind = "of 32 known connections" if traffic is Traffic.ESTABLISHED else "each of a new connection"
             yield _compared(
                 FORWARD[traffic, crowd.policies],
-                *taken[:2],
+                ours,
+                theirs,
                 note=f"datagrams {kind}, sent and forwarded by one core, from pods beside the gateway; through plain "
-                f"forwarding without any connection tracking {median(taken[2]):.0f}",
+                f"forwarding without any connection tracking {median(plain):.0f}",
             )
 
 

@@ -8,7 +8,7 @@ What arrives is counted by the last link, and then dropped: nobody answers.
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from ipaddress import IPv4Address
 from typing import Final
@@ -27,6 +27,9 @@ _EIPS: Final = "100.65."
 _TRAVELLERS: Final = 32
 _CALM_SECONDS: Final = 0.05
 _SECONDS: Final = 60
+_ROUNDS: Final = 25
+_RUN_SECONDS: Final = 0.2
+"""Short, so that neighbours meet the same speed of a shared machine."""
 
 
 class Traffic(StrEnum):
@@ -169,6 +172,12 @@ class Passage:
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[:300]}")
         return done.stdout
+
+
+def take_turns(passages: Sequence[Passage], traffic: Traffic) -> Iterator[list[float]]:
+    """Measure one after the other, `_ROUNDS` times; yields the packets per second of each round."""
+    for _ in range(_ROUNDS):
+        yield [passage.measure(traffic, _RUN_SECONDS) for passage in passages]
 
 
 def _add_all(netns: Netns, addresses: Sequence[str]) -> None:

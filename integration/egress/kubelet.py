@@ -89,6 +89,7 @@ class Kubelet:
                 # It was deleted after the list was made; the next look ends it here.
                 if error.status != http.client.NOT_FOUND:
                     raise
+                _log.info("%s: %s", document["metadata"]["name"], error)
 
     def wait_until(self, holds: Callable[[], object], *, what: str) -> None:
         """Do the kubelets' work until `holds` does."""

@@ -114,8 +114,8 @@ def test_a_router_of_coil_v2_serves_clients_of_ours_and_of_the_go_coild(world: W
     with world.kubelet.other_router(program), world.egress(template=template) as egress:
         [router] = egress.routers()
         assert router.kernel.link("egress-dummy"), "a link that only the Go router makes"
-        for station in world.stations:
-            with world.client(egress.name, station=world.stations.index(station)) as client:
+        for number, station in enumerate(world.stations):
+            with world.client(egress.name, station=number) as client:
                 with talking(world, egress, client):
                     assert_followed(egress, client)
                 if station is not router.station:
