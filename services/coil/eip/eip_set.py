@@ -31,6 +31,10 @@ FORWARDED: Final = 0x12000000
 """On its way into the tunnel: no node's mark, as what it is wrapped in keeps the mark, and is routed in its turn."""
 PROBE_MARK: Final = 0x12000001
 """Said to a pod of this node, in the name of a server: nothing for conntrack."""
+HERE_DECIDED: Final = 0x12000002
+"""This node carries it, as the mark of its connection says: no chain after the first has to ask again. No node's mark,
+as the rules of routing look those up one by one.
+"""
 ANY_NODE: Final = LeadingBits(HERE, 8)
 PENDING: Final = LeadingBits(0x2C000000, 8)
 """Of a connection's mark: by a decision that stands in the mark's other bits it leaves from here, and whether it has an

@@ -13,7 +13,8 @@ the node that it came from, which leads the replies there.
 
 A connection of a pod of this node for which it was decided that it leaves from here, and that has an address of this
 node, bears a mark that says so, and by which decision (`decision`). While that stands (`valid`), its packets need no
-lookup but that one. A connection that has a mark of somebody else's is looked up packet by packet.
+lookup but that one, and `HERE_DECIDED` brings them through the later chains. A connection that has a mark of somebody
+else's is looked up packet by packet.
 
 Class and policy are numbers that have to be held between two lookups. The packet's traffic class holds them: forwarding
 sets that anew (IPv4), and nobody else asks for it before; it is zero again after the lookups.
@@ -54,6 +55,7 @@ from coil.eip.eip_set import (
     FORWARDED,
     GUARDED_ALL,
     HERE,
+    HERE_DECIDED,
     MOST_POLICIES,
     NEXT,
     NODE_IPS,
@@ -188,7 +190,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
     into_tunnel = _is(Field.OUTPUT_LINK, options.tunnel)
     out_of_tunnel = _is(Field.INPUT_LINK, options.tunnel)
     to_tunnel = _is(Field.UDP_DESTINATION_PORT, options.port)
-    here = _is(Field.PACKET_MARK, HERE)
+    here, here_decided = (_is(Field.PACKET_MARK, mark) for mark in (HERE, HERE_DECIDED))
     keep_source: tuple[Rule, ...] = tuple(
         (into_tunnel, _is(Field.PACKET_MARK, FORWARDED), SourceNat(family, SOURCE[family])) for family in Family
     )
@@ -207,7 +209,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
                 decided,
                 _is(Field.CONNECTION_MARK, Member(VALID.name)),
                 _is(Field.FAMILY, Member(ALIVE.name)),
-                Assign(Field.PACKET_MARK, HERE),
+                Assign(Field.PACKET_MARK, HERE_DECIDED),
                 Verdict.ACCEPT,
             ),
             *(
@@ -223,18 +225,14 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         hook=Hook.FORWARD,
         priority=Priority.MANGLE,
         rules=(
-            # Later its source may be translated to a node's address, and the sender would pass for a node.
-            *(
-                (to_tunnel, _mark_of(DESTINATION[family], family), Count(DROPPED_FOREIGN), Verdict.DROP)
-                for family in Family
-            ),
+            (to_tunnel, Jump("to_node")),
             # Between nodes only: neither a pod's packet nor one for a pod has anything to do there.
             *(
                 _drop(DROPPED_FOREIGN, _is(field, options.wireguard))
                 for field in (Field.INPUT_LINK, Field.OUTPUT_LINK)
                 if options.wireguard is not None
             ),
-            (here, decided, Verdict.ACCEPT),
+            (here_decided, Verdict.ACCEPT),
             (into_tunnel, _is(Field.PACKET_MARK, ANY_NODE), Assign(Field.PACKET_MARK, FORWARDED), Verdict.ACCEPT),
             _drop(DROPPED_CLOSED, _is(Field.PACKET_MARK, ANY_NODE), _is_not(Field.PACKET_MARK, HERE)),
             (Match(Field.CONNECTION_STATE, Comparison.AMONG, ("invalid", "new", "untracked")), Jump("beginning")),
@@ -258,7 +256,7 @@ def _packet_table(options: EipTableOptions) -> NftTable:
         hook=Hook.POSTROUTING,
         priority=Priority.AFTER_SRCNAT,
         rules=(
-            (here, decided, Verdict.ACCEPT),
+            (here_decided, Verdict.ACCEPT),
             (here, Match(Field.CONNECTION_STATE, Comparison.AMONG, "new"), _CLEAR),
             *((here, _is(SOURCE[family], Member(SETS[family].held.name)), Goto("own_source")) for family in Family),
             _drop(DROPPED_UNTRANSLATED, here, _is_not(Field.SOURCE_KIND, "local")),
@@ -377,7 +375,12 @@ def _decision_chains(out_of_tunnel: Match) -> tuple[RegularChain, ...]:
         rules=((_is(Field.CONNECTION_MARK, PENDING), SetBits(Field.CONNECTION_MARK, DECIDED_BIT)),),
     )
     untranslated = RegularChain(name="untranslated", rules=(_drop(DROPPED_UNTRANSLATED),))
-    return replies, of_peer, arrival, held, here, decided, undecided, own_source, untranslated
+    # Later its source may be translated to a node's address, and the sender would pass for a node.
+    to_node = RegularChain(
+        name="to_node",
+        rules=tuple((_mark_of(DESTINATION[family], family), Count(DROPPED_FOREIGN), Verdict.DROP) for family in Family),
+    )
+    return replies, of_peer, arrival, held, here, decided, undecided, own_source, untranslated, to_node
 
 
 def _elsewhere_chain() -> RegularChain:
