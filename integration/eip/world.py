@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import cycle
 from typing import Any
 
 from integration.cluster.network import Network
@@ -26,7 +26,8 @@ GATEWAYS = f"{GROUP}/egressgateways"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/coil-eip-leases/leases"
 SHOP = "shop"
 _NODES = ("n1", "n2", "n3")
-_FIRST_EIP = 120
+_EIPS = range(120, 255)
+"""What ends the addresses that tests may take."""
 _SLOWNESS = 8 if os.environ.get(INSIDE_VARIABLE) else 1
 """An emulated machine's."""
 _QUESTION = 0.5 * _SLOWNESS
@@ -43,7 +44,7 @@ class World:
         self.nodes = nodes
         self.server = Server(workspace, network)
         self._workspace = workspace
-        self._numbers = count()
+        self._offsets = cycle(_EIPS)
 
     @classmethod
     @contextmanager
@@ -128,9 +129,10 @@ class World:
     # --- objects
 
     def take_eips(self, number: int) -> dict[int, list[str]]:
-        """That many addresses of each family on the nodes' network, nobody's until now."""
-        offsets = [_FIRST_EIP + next(self._numbers) for _ in range(number)]
-        assert offsets[-1] < 255, "the stage has no more addresses"
+        """That many addresses of each family on the nodes' network: nobody has had them, or they were released longest
+        ago, as tests release theirs.
+        """
+        offsets = [next(self._offsets) for _ in range(number)]
         return {
             4: [str(self.network.ipv4[offset]) for offset in offsets],
             6: [str(self.network.ipv6[0x1000 + offset]) for offset in offsets],
