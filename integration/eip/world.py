@@ -27,7 +27,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/coil-eip-leases/leases"
 SHOP = "shop"
 _NODES = ("n1", "n2", "n3")
 _EIPS = range(120, 255)
-"""What ends the addresses that tests may take."""
+"""Where the addresses that tests take are in the nodes' networks."""
 _SLOWNESS = 8 if os.environ.get(INSIDE_VARIABLE) else 1
 """An emulated machine's."""
 _QUESTION = 0.5 * _SLOWNESS

@@ -12,7 +12,7 @@ from ipaddress import ip_network
 import pytest
 
 from coil.eip.classification import PolicyView
-from coil.eip.eip_set import DECIDED
+from coil.eip.eip_set import DECIDED, HERE, HERE_DECIDED
 from integration.kernel_state import KernelState
 from integration.netns.eip_world import (
     EIPS,
@@ -113,6 +113,22 @@ def test_a_decided_connection_is_not_looked_up(world: EipWorld, version: int) ->
         assert [talk.ask() for _ in range(3)] == [EIPS[version]] * 3
     with conversation(world, version) as other:
         assert other.ask() == LOCAL_POD[version], "this one would have to be"
+
+
+@both_families
+def test_its_packets_pass_the_later_chains_by_a_mark_of_their_own(world: EipWorld, version: int) -> None:
+    """The first one and its like are compared with the node's addresses there."""
+    nft(
+        world.gateway,
+        "add table inet other; add counter inet other here; add counter inet other here_decided; "
+        "add chain inet other last { type filter hook postrouting priority 300; }; "
+        f"add rule inet other last meta mark {HERE:#x} counter name here; "
+        f"add rule inet other last meta mark {HERE_DECIDED:#x} counter name here_decided",
+    )
+    with conversation(world, version) as talk:
+        for _ in range(3):
+            assert talk.ask() == EIPS[version]
+    assert packets(world.gateway, "other") == {"here": 1, "here_decided": 2}
 
 
 @both_families
