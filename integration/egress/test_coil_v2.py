@@ -43,7 +43,7 @@ def station(world: World, egress: EgressUnderTest) -> Station:
     return next(each for each in world.stations if each is not router.station)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def chained(world: World) -> Iterator[Station]:
     grant_coil_v2(world)
     with chained_station(world) as station:
