@@ -71,7 +71,6 @@ def traced(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with BareNode.up(plane) as node:
         node.make_pool("default", {"ipv4": "10.91.0.0/24", "ipv6": "fd91::/120"}, bits=2)
         node.make_namespace("walks")
-        node.plane.kubectl("create", "serviceaccount", "default", "--namespace=walks")
         runtime = node.install_plugin()
         node.start_controller()
         coild = node.start_daemon(recording.traced(coild_command(node.plane, socket=node.socket)))
