@@ -45,7 +45,8 @@ def test_a_policy_reaches_nftables_the_way_that_the_design_tells(
             controller.await_rest(leader, "coil.reconcile.controller")
             agent.await_rest(daemon, "coil_egress_agent.eip.applier")
             controller.since_last(leader)
-            with world.policy(gateway, labels={"app": "walk"}) as policy:
+            # With destinations, of which admission has to find out whether they are within the cluster.
+            with world.policy(gateway, labels={"app": "walk"}, destSubnet=["0.0.0.0/0", "::/0"]) as policy:
                 for family in (4, 6):
                     world.await_seen(pod, policy.eip(family))
                 return controller.since_last(leader), agent.since_last(daemon)
