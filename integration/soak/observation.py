@@ -13,6 +13,8 @@ GROUP = "coil.cybozu.com"
 FINALIZER = GROUP
 ALIAS_PREFIX = "COIL:"
 IFNAME = "eth0"
+POD_GROUP = str(int.from_bytes(b"Coil"))
+"""The link group of the host end of a pair that is complete, as `ip` prints it."""
 POD_TABLE = "116"
 EXPORT_TABLE = "119"
 
@@ -72,11 +74,11 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class Veth:
-    """The host end of a pair. `group` is "default" once it is complete."""
+    """The host end of a pair."""
 
     name: str
     alias: str
-    group: str = "default"
+    group: str = POD_GROUP
 
 
 @dataclass(frozen=True, slots=True)

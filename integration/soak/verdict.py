@@ -13,6 +13,7 @@ from itertools import combinations
 
 from integration.soak.observation import (
     ALIAS_PREFIX,
+    POD_GROUP,
     POD_TABLE,
     Block,
     IPNetwork,
@@ -133,7 +134,7 @@ def _kernel_faults(kernel: Kernel, pods: Iterable[Pod], blocks: Iterable[Block])
     for veth in kernel.veths:
         if not veth.alias.startswith(ALIAS_PREFIX):
             yield f"an orphan: {veth.name}, alias {veth.alias!r}"
-        if veth.group != "default":
+        if veth.group != POD_GROUP:
             yield f"half made: {veth.name}, of the group {veth.group}"
     routes = [(str(ip_network(address)), pod.host_link) for pod in pods for address in pod.addresses]
     yield from _differences("routes to pods", kernel.pod_routes, routes)

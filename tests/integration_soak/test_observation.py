@@ -80,7 +80,7 @@ def test_a_kernel() -> None:
         links=[
             {"ifname": "lo", "group": "default"},
             {"ifname": "eth0", "group": "default", **veth},
-            {"ifname": "veth1", "ifalias": "COIL:default:c0ffee:eth0", "group": "default", **veth},
+            {"ifname": "veth1", "ifalias": "COIL:default:c0ffee:eth0", "group": "1131374956", **veth},
             {"ifname": "veth2", "group": "1668245868", **veth},
         ],
         routes=[

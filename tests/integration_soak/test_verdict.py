@@ -47,6 +47,7 @@ def test_an_empty_world_has_no_fault() -> None:
         ),
         (with_kernel(veths=(*KERNEL.veths, Veth("veth9", ""))), "node-0: an orphan: veth9, alias ''"),
         (with_kernel(veths=(Veth("veth1", POD.alias, "1668245868"),)), "half made: veth1, of the group 1668245868"),
+        (with_kernel(veths=(Veth("veth1", POD.alias, "default"),)), "half made: veth1, of the group default"),
         (with_kernel(pod_routes=KERNEL.pod_routes[:1]), "node-0: routes to pods missing: fd00::5/128 veth1"),
         (
             with_kernel(pod_routes=(*KERNEL.pod_routes, ("10.0.0.5/32", "veth1"))),
