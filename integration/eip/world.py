@@ -132,6 +132,7 @@ class World:
         """That many addresses of each family on the nodes' network: nobody has had them, or they were released longest
         ago, as tests release theirs.
         """
+        assert number <= len(_EIPS), "the stage has not that many addresses"
         offsets = [next(self._offsets) for _ in range(number)]
         return {
             4: [str(self.network.ipv4[offset]) for offset in offsets],
